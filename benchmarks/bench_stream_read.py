@@ -68,7 +68,7 @@ def _local(directory: Path, repetitions: int) -> Row:
     num_packs, num_tokens = len(bare._rows), loader.packs.log.end.tokens  # type: ignore[union-attr]
 
     def ours() -> int:
-        loader.begin_epoch(0)
+        loader.start_epoch(0)
         return _served(loader)
 
     def peer() -> int:

@@ -27,7 +27,7 @@ from brimful import PackLoader, TokenBudgetBatches
 from brimful.dynamic import TokenBudget, Window, WindowBatches
 from brimful.dynamic.request_sampler import RequestSampler
 from brimful.serve.worker_loader import WorkerLoader
-from brimful.testing.resume import Place, ResumeTable, check_resume, resume_cases
+from brimful.testing.resume import ResumeTable, RunRank, check_resume, resume_cases
 from brimful.testing.toys import toy_pack, toy_packs
 
 NUM_SAMPLES, BATCH = 40, 2
@@ -44,7 +44,7 @@ class Rows(torch.utils.data.Dataset[int]):
         return index
 
 
-def streamed(place: Place, *, shuffled: bool) -> Any:
+def streamed(place: RunRank, *, shuffled: bool) -> Any:
     """Hugging Face ``IterableDataset`` in 8 shards, split by node, in the loader of torchdata."""
     import datasets
     from datasets.distributed import split_dataset_by_node
@@ -65,7 +65,7 @@ def of_rows(batch: Any) -> list[int]:
     return [row["id"] for row in batch]
 
 
-def by_sampler(place: Place) -> Any:
+def by_sampler(place: RunRank) -> Any:
     """Samples by index, with torchdata's own distributed sampler."""
     from torchdata.stateful_dataloader import StatefulDataLoader
     from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
@@ -77,7 +77,7 @@ def by_sampler(place: Place) -> Any:
     )
 
 
-def web(place: Place, folder: Path) -> Any:
+def web(place: RunRank, folder: Path) -> Any:
     """Tars of WebDataset, split by node and by worker."""
     import webdataset
 
@@ -110,7 +110,7 @@ def of_tars(batch: Any) -> list[int]:
     return [row["id.json"]["id"] for row in batch]
 
 
-def ours(place: Place, *, kind: str) -> Any:
+def ours(place: RunRank, *, kind: str) -> Any:
     """Our loaders, without workers."""
     ranks: dict[str, Any] = {"dp_rank": place.dp_rank, "dp_world_size": place.dp_world_size}
     ranks["micro_batches"] = place.micro_batches
@@ -128,12 +128,12 @@ def ours(place: Place, *, kind: str) -> Any:
     return loader
 
 
-def ours_in_workers(place: Place, *, kind: str) -> Any:
+def ours_in_workers(place: RunRank, *, kind: str) -> Any:
     """Our loaders in workers."""
     return WorkerLoader(ours(place, kind=kind), num_workers=place.num_workers)
 
 
-def ours_in_torchdata(place: Place, *, kind: str) -> Any:
+def ours_in_torchdata(place: RunRank, *, kind: str) -> Any:
     """Our loaders in torchdata's, which asks for their batches by a sampler."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -183,7 +183,10 @@ def tables(folder: Path, word: str) -> list[ResumeTable]:
 
     loaders: list[
         tuple[
-            str, Callable[[], str], Callable[[], Callable[[Place], Any]], Callable[[Any], list[int]]
+            str,
+            Callable[[], str],
+            Callable[[], Callable[[RunRank], Any]],
+            Callable[[Any], list[int]],
         ]
     ] = [
         (

@@ -39,6 +39,7 @@ PACKAGES = (
     "brimful.plan",
     "brimful.store",
     "brimful.serve",
+    "brimful.report.store_check",
     "brimful.dynamic",
     "brimful.mixtures",
     "brimful.clusters",

@@ -59,7 +59,7 @@ def step(
     total = 0.0
     started = time.perf_counter()
     for batch in batches:
-        inputs = collate.speak([batch])
+        inputs = collate.convert([batch])
         labels, weights = inputs.pop("labels"), inputs.pop("loss_weights", None)
         logits = model(
             **{name: inputs[name] for name in ("input_ids", "position_ids", "attention_mask")}

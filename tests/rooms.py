@@ -3,6 +3,7 @@
     python -m tests.rooms                 tokens, files and arrows of each room
     python -m tests.rooms --arrows        each import from the core into a wing
     python -m tests.rooms --words         each line of the core that says what belongs to a wing
+    python -m tests.rooms --names         names of no field in each room, and classes whose name is taken
 
 A token is a name, a number, a string or an operator; docstrings and comments do not count. The core is complete without
 the wings: chats and documents, flat packs, every dialect. A wing begins at one seam, and the core imports none.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import keyword
 import re
 import tokenize
 from collections import Counter
@@ -160,6 +162,38 @@ def lines_with(wing: str) -> list[str]:
     return found
 
 
+VAGUE = re.compile(r"(place|part|number|kind|word|begin)s?")
+"""Parts of an identifier for which the field has a name: index, position, offset, count, type, start."""
+
+
+@cache
+def identifiers() -> Counter[tuple[str, str]]:
+    """Return how often each room says each identifier."""
+    return Counter(
+        (room_of(module.file), token.string)
+        for module in modules()
+        for token in tokens_of(module)
+        if token.type == tokenize.NAME and not keyword.iskeyword(token.string)
+    )
+
+
+def vague_names(room: str = "") -> tuple[float, list[str]]:
+    """Return the density of such parts in ten thousand identifiers of a room, or of all, and the most frequent ones."""
+    names = {pair: count for pair, count in identifiers().items() if room in ("", pair[0])}
+    vague = Counter({pair: n for pair, n in names.items() if any(map(VAGUE.fullmatch, _parts(pair[1])))})
+    return 10_000 * vague.total() / sum(names.values()), [f"{name} {n}" for (_, name), n in vague.most_common(8)]
+
+
+def classes_twice() -> dict[str, list[str]]:
+    """Return the files of each class whose name another class has, too."""
+    files: dict[str, list[str]] = {}
+    for module in modules():
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name, []).append(module.file)
+    return {name: where for name, where in sorted(files.items()) if len(where) > 1}
+
+
 def _parts(text: str) -> Iterator[str]:
     for word in re.findall(r"[A-Za-z_]+", text):
         yield word
@@ -170,11 +204,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arrows", action="store_true")
     parser.add_argument("--words", action="store_true")
+    parser.add_argument("--names", action="store_true")
     arguments = parser.parse_args()
     if arguments.arrows:
         print(*(f"{source} -> {target} ({room_of(target)})" for source, target in arrows()), sep="\n")
     elif arguments.words:
         print(*(f"{wing}: {line}" for wing in WORDS for line in lines_with(wing)), sep="\n")
+    elif arguments.names:
+        for room in (*CORE, *WINGS, ""):
+            density, names = vague_names(room)
+            print(f"{room or 'all':14}{density:6.0f}  {', '.join(names)}")
+        print(*(f"{name} twice: {', '.join(where)}" for name, where in classes_twice().items()), sep="\n")
     else:
         count, number = tokens(), files()
         for room in (*CORE, *WINGS):

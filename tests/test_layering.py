@@ -216,7 +216,7 @@ def test_doctor_stands_alone():
     own = ("brimful.doctor", "brimful.base", "brimful.errors")
     names = {one.module for module in modules() if module.file.startswith("doctor/") for one in module.imports}
     others = {name for name in names if name.startswith("brimful.") and not name.startswith(own)}
-    assert others == {"brimful.serve.agreement", "brimful.report.html.markup"}
+    assert others == {"brimful.serve.process_group", "brimful.report.html.markup"}
 
 
 def test_arrows_point_left():
@@ -258,7 +258,7 @@ def test_the_line_names_no_wing():
         words = {word for name in names_of(module) if isinstance(name, str) for word in re.split(r"[._]", name.lower())}
         checked += 1
         wrong += [f"{module.file}: {room}: {found}" for room, own in WINGS.items() if (found := own & words)]
-    assert checked > 130
+    assert checked > 120
     assert not wrong, "\n".join(wrong)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import brimful
 from brimful.base.wording import setting
+from brimful.clusters import LengthCache
 from brimful.errors import BrimfulError, MissingExtraError
-from brimful.measure import LengthCache
 
 NAMES = [
     "open_source", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder", "encoder_for",
@@ -28,7 +28,6 @@ NAMES = [
 OTHER_NAMES = {
     "brimful.sources": ["Sample", "Source"],
     "brimful.encode": ["EncodedSample", "EncodedSamples", "Encoder", "TrainOn"],
-    "brimful.measure": ["LengthCache"],
     "brimful.plan": ["Overflow", "plan_with", "schedule_packs"],
     "brimful.rl": [
         "ContextParallelPlan",
@@ -41,11 +40,12 @@ OTHER_NAMES = {
         "split_for_context_parallel",
         "warm_up",
     ],
-    "brimful.store": ["PackSummary", "check_store"],
+    "brimful.store": ["PackSummary"],
+    "brimful.report.store_check": ["check_store"],
     "brimful.stream": ["LazyShardedDataset", "Lookahead", "PackingProducer", "StreamDataset", "StreamLoader"],
     "brimful.dynamic": ["SampleCount", "TokenBudget", "Warmup"],
     "brimful.serve": ["Pack", "PackStore"],
-    "brimful.clusters": ["SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
+    "brimful.clusters": ["LengthCache", "SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
     "brimful.collate": ["Normaliser", "PackedBatch", "per_sample_loss"],
     "brimful.integrations.trainers": ["choose_attention", "evaluate_samples", "one_by_one"],
     "brimful.integrations.export": ["check_export"],
@@ -112,6 +112,7 @@ def instances(tmp_path_factory):
     from brimful.integrations.export import check_export
     from brimful.integrations.trainers import choose_attention, one_by_one
     from brimful.plan import Overflow
+    from brimful.report.store_check import check_store
     from brimful.rl import (
         SampleColumn,
         pack_step,
@@ -120,7 +121,6 @@ def instances(tmp_path_factory):
         restore_tokens,
         split_for_context_parallel,
     )
-    from brimful.store import check_store
     from brimful.stream import LazyShardedDataset, Lookahead, PackingProducer, StreamDataset, StreamLoader
     from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
     from brimful.verify import VerifyReport, verify_context_parallel

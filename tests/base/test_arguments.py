@@ -34,7 +34,7 @@ from brimful import (
 from brimful.base.arguments import as_settings, option, settings_from
 from brimful.dynamic import TokenBudget
 from brimful.errors import BrimfulError, SettingsError, WrongTypeError
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.stream import LazyShardedDataset, Lookahead, PackingProducer
 from brimful.testing.toys import toy_chat_encoder, toy_pack
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brimful.clusters import LengthCache
 from brimful.errors import CacheMismatchError
-from brimful.measure import LengthCache, LengthTable
+from brimful.measure import LengthTable
 from brimful.serve import open_packs
 from brimful.trees.prefixes import prefixes_of
 from tests.cli.tools import LENGTHS, refused, result_of, run, value

@@ -19,7 +19,7 @@ from tests.library import Module, modules
 
 SPEAKS_FLAGS = (
     "cli/",
-    "measure/length_cache.py",
+    "clusters/length_cache.py",
     "measure/pending.py",
     "doctor/config/",  # the command lines of trainers
     "doctor/report.py",  # the next command

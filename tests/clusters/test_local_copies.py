@@ -244,7 +244,7 @@ def names_of_files(folder):
 
 
 def test_a_large_blob_comes_in_parts(origin, tmp_path, monkeypatch):
-    monkeypatch.setattr("brimful.clusters.local_copies._PART_BYTES", 300)
+    monkeypatch.setattr("brimful.clusters.local_copies._PIECE_BYTES", 300)
     real, short = os.pwrite, lambda descriptor, view, position: real(descriptor, view[:7], position)
     monkeypatch.setattr(os, "pwrite", short)  # a call may write less than it is given
     with contextlib.closing(opened(LocalCopies(origin, tmp_path / "cache"), "a")) as copy:
@@ -282,7 +282,7 @@ class Slow(LocalBlobStore):
         return super().get_range(key, start, stop)
 
 import brimful.clusters.local_copies
-brimful.clusters.local_copies._PART_BYTES = 400
+brimful.clusters.local_copies._PIECE_BYTES = 400
 brimful.clusters.local_copies._REQUESTS_AT_ONCE = 1
 LocalCopies(Slow(sys.argv[1]), sys.argv[2]).open("a", size=1000, xxh3_128=sys.argv[3])
 """

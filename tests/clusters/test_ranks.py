@@ -25,11 +25,11 @@ def test_the_launcher_counts_before_the_process_group_is_there(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert find_ranks() == Ranks(3, 8, speaks=False)
+    assert find_ranks() == Ranks(3, 8, logs=False)
     assert find_ranks(rank=0, world_size=2) == Ranks(0, 2), "an argument beats the environment"
-    assert find_ranks(rank=1, world_size=2) == Ranks(1, 2, speaks=False)
+    assert find_ranks(rank=1, world_size=2) == Ranks(1, 2, logs=False)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert find_ranks() == Ranks(3, 8), "the first of each node speaks"
+    assert find_ranks() == Ranks(3, 8), "the first of each node logs"
     monkeypatch.delenv("LOCAL_RANK")
     assert find_ranks() == Ranks(3, 8)
     monkeypatch.setenv("RANK", "three")

@@ -157,7 +157,7 @@ def test_another_process_opens_it_itself(url):
 
 def test_large_blobs_on_s3_go_and_come_in_parts(bucket, monkeypatch):  # noqa: F811
     """A blob of one part only would leave the loops over parts untested against a server."""
-    monkeypatch.setattr("brimful.clusters.remote_blobs._PART_BYTES", 1000)
+    monkeypatch.setattr("brimful.clusters.remote_blobs._PIECE_BYTES", 1000)
     store = open_blob_store(f"{bucket}/store")
     data = bytes(range(256)) * 40
     store.put_atomic("shards/a", data)

@@ -87,7 +87,7 @@ def test_a_build_longer_than_every_waiting_time_is_waited_for(tmp_path):
 
 def test_followers_say_for_whom_they_wait(tmp_path, monkeypatch):
     """An hour of silence on every rank but one is taken for a hang, and killed."""
-    monkeypatch.setattr("brimful.clusters.epoch_plans._SAY_SECONDS", 0.1)
+    monkeypatch.setattr("brimful.clusters.epoch_plans._LOG_SECONDS", 0.1)
     stream = io.StringIO()
     plans = in_threads(
         lambda: [time.sleep(0.2), make(0, Build(tmp_path, seconds=0.6), tmp_path, world_size=2, ahead=False)][1],
@@ -451,7 +451,7 @@ def test_a_failed_builder_stays_for_those_who_wait(tmp_path, monkeypatch, error,
     def full(results):
         raise OSError("no space left")
 
-    monkeypatch.setattr(builder, "_tell", full)
+    monkeypatch.setattr(builder, "_publish", full)
     with pytest.raises(type(error)):
         builder.get(1)
     monkeypatch.setattr(builder, "_build", Build(tmp_path))

@@ -131,16 +131,16 @@ def test_rows_of_several_packs_are_equally_long():
 def test_padding_at_the_end_alone_is_no_gap():
     """Then the boundaries are one tensor, and the kernels that know no gaps are used."""
     batch = lay_out([toy_pack([3, 2])], padding=Padding(to=8))
-    engine = PackCollator(dialect="transformer_engine").speak([batch])
+    engine = PackCollator(dialect="transformer_engine").convert([batch])
     assert engine["cu_seqlens_q"] is engine["cu_seqlens_q_padded"]
     assert engine["pad_between_seqs"] is False
     assert engine["cu_seqlens_q"].tolist() == [0, 3, 5, 8]
-    megatron = PackCollator(dialect="megatron").speak([batch])
+    megatron = PackCollator(dialect="megatron").convert([batch])
     assert megatron["packed_seq_params"]["cu_seqlens_q_padded"] is None
     assert megatron["cu_seqlens"].tolist() == [0, 3, 5, 5]
     assert megatron["cu_seqlens_padded"].tolist() == [0, 3, 5, 8]
-    assert "cu_seqlens_q_padded" not in PackCollator(dialect="megatron_bridge").speak([batch])
-    assert "cu_seqlens_unpadded" not in PackCollator(dialect="megatron_bridge_legacy").speak([batch])
+    assert "cu_seqlens_q_padded" not in PackCollator(dialect="megatron_bridge").convert([batch])
+    assert "cu_seqlens_unpadded" not in PackCollator(dialect="megatron_bridge_legacy").convert([batch])
 
 
 def test_an_unknown_dialect_is_refused_with_the_known_ones():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import LengthTable
+from brimful.dynamic.agreement import RankAgreement
 from brimful.dynamic.compose import MicroBatchComposer
 from brimful.dynamic.composed_batches import TokenBudgetBatches, WindowBatches
 from brimful.dynamic.online_window import Window
@@ -25,7 +26,6 @@ from brimful.errors import (
     StateError,
 )
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.serve.agreement import RankAgreement
 from brimful.serve.order import signed
 from brimful.testing.toys import toy_pack, toy_packs, toy_tree
 
@@ -606,7 +606,7 @@ def test_plain_samples_keep_their_media_positions_and_weights(indexed, batching)
     rest = [batch for (batch,) in second]
     assert len(rest) == len(batches) - 2
     for batch, expected in zip(rest, batches[2:], strict=True):
-        ours, theirs = collate.speak([batch]), collate.speak([expected])
+        ours, theirs = collate.convert([batch]), collate.convert([expected])
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours if isinstance(ours[key], torch.Tensor))
 
@@ -689,7 +689,7 @@ def test_a_state_within_a_step_that_the_source_does_not_have():
 class Agreement(RankAgreement):
     """Rank 1 of 2, without the other."""
 
-    place = (1, 2)
+    rank_and_size = (1, 2)
 
     def __init__(self, tail="pad", *, answers=()):
         self.answers, self.asked, self.failures = iter(answers), [], 0

@@ -24,7 +24,7 @@ def test_values_go_to_their_slots():
     """In their order, or in that of the template; the answers are slots with characters of the template around them."""
     turns = (Turn(start=0, last=1, head=1, tail=2), Turn(start=2, last=5, head=0, tail=1))
     plain = Skeleton(("<a>", "-b-", "|", "<end>"), turns)
-    assert plain.places.tolist() == [[0, 1, 1, 2], [2, 5, 0, 1]]
+    assert plain.table.tolist() == [[0, 1, 1, 2], [2, 5, 0, 1]]
     filled = plain.filled(["x", "yy", ""])
     assert filled.text == "<a>x-b-yy|<end>"
     assert filled.pieces == ["<a>", "x", "-b-", "yy", "|", "", "<end>"]
@@ -33,7 +33,7 @@ def test_values_go_to_their_slots():
     assert turned.filled(["x", "yy", "z"]).text == "<a>z-b-x|yy<end>"
     assert plain.filled(["1", "2", "3"]).text == "<a>1-b-2|3<end>"  # nothing is left of the values before
     assert Skeleton(("all",), ()).filled([]).text == "all"
-    assert Skeleton(("all",), ()).places.shape == (0, 4)
+    assert Skeleton(("all",), ()).table.shape == (0, 4)
 
 
 CALL: dict[str, Any] = {"name": "f", "arguments": {"x": "é"}}

@@ -34,7 +34,7 @@ STATE: dict[str, Any] = {
     "padding": None,
     "added_tokens": [added(4, "<eos>"), added(5, "<im>"), added(6, "<tool>", special=False)],
     "normalizer": {"type": "NFC"},
-    "pre_tokenizer": tokenizer_files._QWEN2_PARTS["pre_tokenizer"],
+    "pre_tokenizer": tokenizer_files._QWEN2_STEPS["pre_tokenizer"],
     "post_processor": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
     "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     "model": {

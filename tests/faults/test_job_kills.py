@@ -35,7 +35,7 @@ from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan, PlanSettings
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, references
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.store.shards import Pack
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import die_at

@@ -12,7 +12,7 @@ import pytest
 
 from brimful import measure_lengths, open_source, pack_dataset, plan_packs, write_packs
 from brimful.plan import Plan
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import CRASH_POINTS, die_at
 from tests.marks import long_but

@@ -8,8 +8,8 @@ import pytest
 
 from brimful import pack_dataset
 from brimful.plan import Plan, PlanSettings
+from brimful.report.store_check import check_store
 from brimful.sources import open_source
-from brimful.store import check_store
 from tests.faults.planted import MEDIA_CRASH_POINTS, die_at
 from tests.marks import long_but
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures

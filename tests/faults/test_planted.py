@@ -9,7 +9,7 @@ import pytest
 
 from brimful import measure_lengths, open_source, plan_packs, write_packs
 from brimful.base.blobs import LocalBlobStore, crash_points
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.testing.contracts import BlobStoreContract
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults import planted

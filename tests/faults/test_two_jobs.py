@@ -11,7 +11,7 @@ from brimful import measure_lengths, open_source, pack_dataset
 from brimful.errors import BrimfulError, CacheMismatchError, StoreMismatchError
 from brimful.measure import job as measure_module
 from brimful.plan import Plan
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.store import packing_job as job_module
 from brimful.testing.toys import toy_chat_encoder
 from tests.store.stores import tree

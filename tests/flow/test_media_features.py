@@ -17,8 +17,8 @@ from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.media.feature_block import block_bytes, from_block, to_block
 from brimful.plan import PlanSettings
+from brimful.report.store_check import check_store
 from brimful.sources import open_source
-from brimful.store import check_store
 from tests.flow.test_media import png
 
 NUM_ROWS = 8

@@ -27,8 +27,8 @@ from brimful.media.families import open_family  # noqa: E402
 from brimful.media.feature_block import from_block, restored  # noqa: E402
 from brimful.media.feature_maker import FeatureMaker  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
+from brimful.report.store_check import check_store  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
-from brimful.store import check_store  # noqa: E402
 from tests.faults.planted import die_at, full_disk  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.flow.test_media_families import sound  # noqa: E402

@@ -15,8 +15,8 @@ from brimful.measure import LengthTable
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan
+from brimful.report.store_check import check_store
 from brimful.sources import open_source
-from brimful.store import check_store
 from tests.cli.tools import outcome, run
 from tests.flow.test_media_audio import AUDIO_TOKENS, TEMPLATE
 from tests.verify.media_packs import turns

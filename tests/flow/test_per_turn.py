@@ -13,7 +13,7 @@ from brimful.encode import EncodedSamples, encoder_for
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths import LengthTable
 from brimful.measure import join_tables, measure_lengths
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from tests.cli.tools import refused, run, shown, value
 from tests.encode.templates import QWEN3
 from tests.flow import test_media

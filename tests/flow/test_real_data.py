@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from brimful import ChatEncoder, PlanSettings, TextEncoder, open_packs, open_source, pack_dataset
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 
 
 def rows_of(path):

@@ -20,7 +20,7 @@ texts = [{"text": "a" * n} for n in range(2, 10)]
 
 JOB = """
 from brimful import PackCollator, PackLoader, PackedDataset, pack_dataset
-from brimful.store.store_check import check_store
+from brimful.report.store_check import check_store
 for name, data in {"chats": rows, "texts": home / "rows" / "a.jsonl"}.items():
     pack_dataset(data, encoder, home / name, capacity=64)
     batches = PackLoader(PackedDataset(home / name), dp_rank=0, dp_world_size=1, collate_fn=PackCollator())

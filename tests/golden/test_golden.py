@@ -9,7 +9,7 @@ import pytest
 from brimful import LengthTable, Plan, measure_lengths, open_packs, open_source, plan_packs
 from brimful.base.tables import open_table
 from brimful.errors import UnfinishedStoreError
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.testing.toys import toy_chat_encoder
 from tests.golden import make
 

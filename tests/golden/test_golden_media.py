@@ -9,7 +9,7 @@ import pytest
 from brimful import open_packs
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.errors import StoreMismatchError, UnfinishedStoreError
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from tests.golden import make_media
 from tests.golden.test_golden import normalised
 

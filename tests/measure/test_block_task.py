@@ -34,7 +34,7 @@ def test_media_count_as_some_text():
     """They open files: a batch of many would keep its thread for as long as one of much text."""
     parts = [{"type": "image"}, {"type": "text", "text": "12345678"}]
     turns: list[dict[str, Any]] = [{"content": "abc"}, {"content": parts}, {"content": None}, {"content": parts}]
-    medium = block_task._PART_CHARACTERS
+    medium = block_task._ITEM_CHARACTERS
     assert num_characters(Sample(0, messages=turns)) == 3 + 2 * medium
     assert num_characters(Sample(0, messages=turns[:1])) == 3
     assert num_characters(Sample(0, messages=turns[1:2])) == medium

@@ -10,8 +10,9 @@ import pytest
 
 from brimful import measure_lengths
 from brimful.base.execute import Resources
+from brimful.clusters import LengthCache
 from brimful.errors import CacheMismatchError
-from brimful.measure import LengthCache, LengthTable
+from brimful.measure import LengthTable
 from brimful.media import measure as media_measure
 from brimful.media.measure import changed_samples
 from brimful.sources import open_source

@@ -114,8 +114,8 @@ def test_features_that_are_not_those_of_the_tokens_are_refused(keys, message):
 
 def test_a_sample_is_cut_with_all_that_lies_at_its_tokens():
     sample = read(loss_weights=range(8), position_ids=np.tile(np.arange(8), (3, 1)), image_mask=np.zeros(8, bool))
-    part = sample.part(2, 3)
-    assert (part.input_ids.tolist(), part.loss_mask.tolist(), part.places.tolist()) == (
+    part = sample.segment(2, 3)
+    assert (part.input_ids.tolist(), part.loss_mask.tolist(), part.indices.tolist()) == (
         [2, 3, 4],
         [False, True, True],
         [2, 3, 4],
@@ -123,7 +123,7 @@ def test_a_sample_is_cut_with_all_that_lies_at_its_tokens():
     assert (part.loss_weights.tolist(), part.rope_positions.tolist()) == ([2, 3, 4], [[0, 1, 2]] * 3)
     assert len(part.marks["image_mask"]) == 3
     with pytest.raises(CollateError, match="has media and 8 tokens, and is never cut: raise capacity"):
-        read(**PICTURE).part(0, 7)
+        read(**PICTURE).segment(0, 7)
 
 
 def test_a_sample_without_loss_keeps_its_media():

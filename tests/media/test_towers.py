@@ -6,7 +6,7 @@ import pytest
 
 from brimful.errors import SettingsError
 from brimful.media.towers import tower_terms
-from brimful.plan.schedule import CostModel, Part
+from brimful.plan.schedule import Component, CostModel
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
 TEXT |= {"intermediate_size": 48, "max_position_embeddings": 64}
@@ -125,7 +125,11 @@ def test_qwen25_omni_is_read_from_its_thinker(num_columns):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     parsed = json.loads(transformers.Qwen2_5OmniConfig().to_json_string())
-    assert CostModel.of_model(parsed).parts == (Part.LANGUAGE_MODEL, Part.VISION_TOWER, Part.AUDIO_TOWER)
+    assert CostModel.of_model(parsed).components == (
+        Component.LANGUAGE_MODEL,
+        Component.VISION_TOWER,
+        Component.AUDIO_TOWER,
+    )
     module = pytest.importorskip("transformers.models.qwen2_5_omni.modeling_qwen2_5_omni")
     config = module.Qwen2_5OmniAudioEncoderConfig(**AUDIO, n_window=10, output_dim=32, _attn_implementation="eager")
     tower = module.Qwen2_5OmniAudioEncoder(config)
@@ -145,7 +149,7 @@ def test_a_model_of_texts_has_no_tower():
         "intermediate_size": 128,
         "vocab_size": 9,
     }
-    assert CostModel.of_model(config).parts == (Part.LANGUAGE_MODEL,)
+    assert CostModel.of_model(config).components == (Component.LANGUAGE_MODEL,)
 
 
 def test_a_number_that_is_missing_is_named():

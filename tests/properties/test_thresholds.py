@@ -32,12 +32,12 @@ from brimful.lengths.targets import Targets, runs_of_masks
 from brimful.mixtures import Mixture
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.counts.patterns import load_of, remaining
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.order.shuffle import shuffle_classes
 from brimful.planners.optimal import pack_optimally
 from brimful.planners.optimal.knapsack import SearchLimit, solve_knapsack
 from brimful.planners.optimal.minimum_bin_slack import minimum_bin_slack
+from brimful.planners.patterns import load_of, remaining
 from brimful.planners.vector.pack_vectors import pack_vectors
 from brimful.rl import plan_step
 from brimful.stream.producer.feed import arriving_lines
@@ -359,7 +359,7 @@ CASES = [
     Case("trees.prefix_order._WORTH_COMPILING", 1, in_order_of_trees),
     Case("lengths.targets._ROWS_AT_ONCE", 1, targets),
     Case("lengths.targets._ROWS_AT_ONCE", 4, targets),
-    Case("measure.block_task._PART_CHARACTERS", 1, measured),
+    Case("measure.block_task._ITEM_CHARACTERS", 1, measured),
     Case("measure.block_task._BATCHES_AHEAD", 1, measured),
     Case("sources.arrow_files._PIECE_ROWS", 2, of_parquet),
     Case("sources.arrow_files._GROUPS_IN_MEMORY", 1, of_parquet, "pyarrow.parquet.ParquetFile.read_row_group"),

@@ -10,7 +10,7 @@ from brimful.errors import CollateError, SettingsError
 from brimful.plan.policies.budgets import Alignment
 from brimful.rl.context_parallel_split import (
     ContextParallelLayout,
-    context_parallel_places,
+    context_parallel_indices,
     gather_from_context_parallel,
     split_for_context_parallel,
 )
@@ -50,8 +50,8 @@ def test_ranks_hold_every_token_once(lengths, cp_size, layout):
     """Also: what is gathered is the row; targets, weights and columns are those of the whole row, shifted."""
     batch = batch_of(lengths, cp_size)
     shards = [split_for_context_parallel(batch, cp_rank=r, cp_size=cp_size, layout=layout) for r in range(cp_size)]
-    assert sorted(np.concatenate([shard.places for shard in shards]).tolist()) == list(range(len(batch.input_ids)))
-    assert {len(shard.places) for shard in shards} == {len(batch.input_ids) // cp_size}
+    assert sorted(np.concatenate([shard.indices for shard in shards]).tolist()) == list(range(len(batch.input_ids)))
+    assert {len(shard.indices) for shard in shards} == {len(batch.input_ids) // cp_size}
 
     def gathered(values):
         return gather_from_context_parallel(values, batch.cu_seqlens, layout=layout)
@@ -85,7 +85,7 @@ def test_the_split_is_that_of_pytorch(lengths, cp_size):
 
     def ours(layout):
         parts = [
-            context_parallel_places(batch.cu_seqlens, cp_rank=rank, cp_size=cp_size, layout=layout)
+            context_parallel_indices(batch.cu_seqlens, cp_rank=rank, cp_size=cp_size, layout=layout)
             for rank in range(cp_size)
         ]
         return np.concatenate(parts)
@@ -107,7 +107,7 @@ def test_places_by_hand():
     cu_seqlens = np.array([0, 8, 12], dtype=np.int32)
     places = {
         layout: [
-            context_parallel_places(cu_seqlens, cp_rank=rank, cp_size=2, layout=layout).tolist() for rank in range(2)
+            context_parallel_indices(cu_seqlens, cp_rank=rank, cp_size=2, layout=layout).tolist() for rank in range(2)
         ]
         for layout in ("zigzag_segments", "zigzag_row", "contiguous")
     }
@@ -127,7 +127,7 @@ def test_places_by_hand():
 ])  # fmt: skip
 def test_what_does_not_divide(options, error, words):
     with pytest.raises(error, match=words):
-        context_parallel_places(np.array([0, 8, 12], dtype=np.int32), **{"cp_rank": 0, **options})
+        context_parallel_indices(np.array([0, 8, 12], dtype=np.int32), **{"cp_rank": 0, **options})
 
 
 def test_parts_that_are_no_parts():

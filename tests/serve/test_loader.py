@@ -120,7 +120,7 @@ def test_setting_the_epoch_that_is_served_changes_nothing(stop):
     """Training loops load a state and then call ``set_epoch``: the epoch would begin again, and its packs come twice."""
     loader = PackLoader(toy_packs(4), seed=2)
     whole = [ids(batch) for batch in loader] + [ids(batch) for batch in loader]
-    loader.begin_epoch(0)
+    loader.start_epoch(0)
     for _ in zip(range(stop), loader, strict=False):  # range first: it takes no batch too many
         pass
     later = PackLoader(toy_packs(4), seed=2)
@@ -137,7 +137,7 @@ def test_an_epoch_begins_again_where_that_is_asked_for():
     """Validation takes the same packs each time, wherever the last one stopped."""
     loader = PackLoader(toy_packs(4), seed=None)
     next(iter(loader))
-    loader.begin_epoch(0)
+    loader.start_epoch(0)
     assert [ids(batch) for batch in loader] == [[0], [1], [2], [3]]
 
 

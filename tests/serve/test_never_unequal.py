@@ -14,9 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackLoader, TokenBudgetBatches  # noqa: E402
-from brimful.dynamic import TokenBudget, Window, WindowBatches  # noqa: E402
+from brimful.dynamic import (  # noqa: E402
+    RankAgreement,
+    TokenBudget,
+    Window,
+    WindowBatches,
+)
 from brimful.errors import CollateError, RankFailedError, StateError  # noqa: E402
-from brimful.serve import RankAgreement  # noqa: E402
 from brimful.serve.order import signed  # noqa: E402
 from brimful.store.shards import Pack  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402

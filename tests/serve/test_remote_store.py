@@ -10,7 +10,7 @@ import pytest
 
 from brimful import PackedDataset, open_packs, pack_dataset
 from brimful.errors import CorruptFileError, SettingsError, StoreError, StoreMismatchError
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import result_of, run
 from tests.clusters.s3 import _s3_server, bucket  # noqa: F401 - fixtures

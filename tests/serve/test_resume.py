@@ -22,7 +22,7 @@ from brimful.measure import measure_lengths  # noqa: E402
 from brimful.plan import plan_packs  # noqa: E402
 from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402
-from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
+from brimful.testing.resume import RunRank, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
 from tests.marks import long_but  # noqa: E402
 from tests.trees.plans import written_trees  # noqa: E402
@@ -181,12 +181,12 @@ def test_real_workers_from_none_to_four_to_one(makers):
 
 def test_the_state_has_one_head_everywhere_and_is_json(makers):
     """Fingerprint, epoch and step under the same names, equal on all ranks: one copy in a checkpoint is enough."""
-    from brimful.testing.resume import Place
+    from brimful.testing.resume import RunRank
 
     for kind in KINDS:
         states = []
         for rank in range(2):
-            loader = makers[kind](Place(rank, 2, 2, 0))
+            loader = makers[kind](RunRank(rank, 2, 2, 0))
             list(islice(loader, 4))
             states.append(json.loads(json.dumps(loader.state_dict())))
         assert states[0] == states[1], kind
@@ -331,7 +331,7 @@ def test_what_a_sampler_cannot_take_is_refused(makers):
     with pytest.raises(StateError, match=r"holds no state of a RequestSampler: pass sampler=RequestSampler\(loader\)"):
         sampler.load_state_dict({"_index_sampler_state": None, "_num_yielded": 2})
     with pytest.raises(SettingsError, match=r"a stream does not have yet: WorkerLoader\(loader, num_workers=n\)"):
-        RequestSampler(makers["stream"](Place(0, 1, 1, 0)))
+        RequestSampler(makers["stream"](RunRank(0, 1, 1, 0)))
     with pytest.raises(SettingsError, match=r"in StatefulDataLoader pass sampler=RequestSampler\(loader\)"):
         LoaderDataset(PackLoader(toy_packs(3))).state_dict()
 
@@ -414,14 +414,14 @@ def test_a_window_over_a_stream_is_resumed_with_its_tokens(makers):
 )
 def test_a_damaged_window_is_refused(makers, harm):
     """An edited checkpoint would train samples twice, or never."""
-    from brimful.testing.resume import Place
+    from brimful.testing.resume import RunRank
 
-    loader = makers["window"](Place(0, 1, 1, 0))
+    loader = makers["window"](RunRank(0, 1, 1, 0))
     next(iter(loader))
     state = loader.state_dict()
     harm(state["plan"])
     with pytest.raises(StateError, match="damaged"):
-        makers["window"](Place(0, 1, 1, 0)).load_state_dict(state)
+        makers["window"](RunRank(0, 1, 1, 0)).load_state_dict(state)
 
 
 def test_an_error_of_the_source_loses_no_pack_of_the_window():

@@ -81,7 +81,7 @@ def test_padding_is_cut_off(mask, samples, places):
     weights = [0.5, 1, 2, 3, 4]
     row = read(attention_mask=mask, loss_weights=weights)
     assert samples_of(row) == samples
-    assert row.places.tolist() == places
+    assert row.indices.tolist() == places
     assert row.loss_weights.tolist() == [weights[place] for place in places]
 
 
@@ -244,4 +244,4 @@ def test_every_way_to_say_it_reads_the_same(lengths, padding, keys, data):
     assert row.cu_seqlens.tolist() == begins
     chosen[begins[:-1]] = False
     assert row.loss_mask.tolist() == chosen.tolist()
-    assert row.places.tolist() == list(range(left, left + total))
+    assert row.indices.tolist() == list(range(left, left + total))

@@ -23,8 +23,8 @@ from brimful.media import BadMediumError
 from brimful.media.store import KindCount
 from brimful.mixtures import Mixture
 from brimful.plan import PlanSettings
+from brimful.report.store_check import check_store
 from brimful.sources import open_source
-from brimful.store import check_store
 from brimful.stream import StreamLoader, remove_acknowledged
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.store.stores import tree

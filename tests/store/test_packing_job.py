@@ -20,7 +20,8 @@ from brimful.base.progress import Progress
 from brimful.errors import NoTargetError, OversizedSampleError, SettingsError, SourceError, StoreMismatchError
 from brimful.mixtures import Mixture
 from brimful.plan import Alignment
-from brimful.store import JobSettings, check_store
+from brimful.report.store_check import check_store
+from brimful.store import JobSettings
 from brimful.store import packing_job as job_module
 from brimful.testing.toys import toy_chat_encoder
 from tests.store.stores import texts

@@ -18,7 +18,7 @@ from brimful.errors import (
     PlanMismatchError,
     StoreFullError,
 )
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.store import writing as shard_task
 from brimful.store.shards import EndRecord, StreamLog
 from brimful.testing.toys import toy_chat_encoder
@@ -266,7 +266,7 @@ def test_a_store_with_lanes_of_an_earlier_version_is_finished_and_read(tmp_path)
     write_packs(plan, source, encoder, tmp_path / "new", shard_bytes=512)
     log = StreamLog(open_blob_store(tmp_path / "old"))
     header = StreamLog(open_blob_store(tmp_path / "new")).header()
-    log.begin({**header["identity"], "lanes": 3}, {})
+    log.claim({**header["identity"], "lanes": 3}, {})
     assert write_packs(plan, source, encoder, tmp_path / "old", shard_bytes=512) > 2
     assert write_packs(plan, source, encoder, tmp_path / "old", shard_bytes=512) == 0
     assert list(open_packs(tmp_path / "old")) == list(open_packs(tmp_path / "new"))

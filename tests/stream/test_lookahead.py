@@ -40,7 +40,7 @@ def fed(planner, lengths, first=0):
 
 def whole(lengths, **settings):
     planner = Lookahead(**settings)
-    return StreamPacks.of_parts([fed(planner, lengths), planner.finish()])
+    return StreamPacks.joined([fed(planner, lengths), planner.finish()])
 
 
 def bytes_of(packs):
@@ -140,7 +140,7 @@ def test_the_division_into_calls_does_not_matter(case, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(lengths)), max_size=6)))
     planner = Lookahead(**settings)
     parts = [fed(planner, lengths[a:b], first=a) for a, b in zip([0, *cuts], [*cuts, len(lengths)], strict=True)]
-    assert bytes_of(StreamPacks.of_parts([*parts, planner.finish()])) == bytes_of(whole(lengths, **settings))
+    assert bytes_of(StreamPacks.joined([*parts, planner.finish()])) == bytes_of(whole(lengths, **settings))
 
 
 @given(case=streams(oversized=True), policy=st.sampled_from(["drop", "truncate_left", "split"]), data=st.data())
@@ -156,7 +156,7 @@ def test_stopped_and_resumed_is_never_stopped(case, policy, data):
     after = Lookahead(**settings)
     after.load_state_dict(state)
     rest = [fed(after, lengths[stop:], first=stop), after.finish()]
-    assert bytes_of(StreamPacks.of_parts([first, *rest])) == bytes_of(whole(lengths, **settings))
+    assert bytes_of(StreamPacks.joined([first, *rest])) == bytes_of(whole(lengths, **settings))
     before.finish()
     assert after.ledger == before.ledger
 
@@ -171,7 +171,7 @@ def test_every_token_once_or_accounted_for(case, policy):
     for item, length in enumerate(lengths):
         parts.append(fed(planner, [length], first=item))
         assert planner.ledger.tokens_in == sum(lengths[: item + 1])  # the ledger checks its sums itself
-    packs = StreamPacks.of_parts([*parts, planner.finish()])
+    packs = StreamPacks.joined([*parts, planner.finish()])
     assert planner.ledger.segments_waiting == planner.ledger.tokens_waiting == 0
     assert (np.diff(packs.offsets) > 0).all()
     if len(packs):

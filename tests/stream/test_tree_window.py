@@ -58,9 +58,9 @@ def test_every_sample_leaves_once_and_in_time(seed, count, cut):
         parts.append(fed(planner, [row], first=sample))
         emitted += len(parts[-1])
     parts.append(planner.finish())
-    packs = StreamPacks.of_parts(parts)
+    packs = StreamPacks.joined(parts)
     together = Lookahead(**SETTINGS)
-    whole = StreamPacks.of_parts([fed(together, ids), together.finish()])
+    whole = StreamPacks.joined([fed(together, ids), together.finish()])
     for name in ("offsets", "sample_ids", "starts", "lengths", "parents"):
         assert getattr(packs, name).tolist() == getattr(whole, name).tolist()
     seen = {}
@@ -84,7 +84,7 @@ def test_answers_of_a_prompt_leave_together():
     order = [prompt for first in range(0, 20, 4) for _ in range(8) for prompt in range(first, first + 4)]
     ids = [np.concatenate([prompts[prompt], generator.integers(1000, 2000, 50)]) for prompt in order]
     planner = Lookahead(capacity=1500, size=64, max_wait=256, share="prefixes")
-    packs = StreamPacks.of_parts([fed(planner, ids), planner.finish()])
+    packs = StreamPacks.joined([fed(planner, ids), planner.finish()])
     flat = Lookahead(capacity=1500, size=64, max_wait=256)
     lengths = np.array([350] * len(ids))
     num_flat = len(flat.add(np.arange(len(ids)), lengths)) + len(flat.finish())

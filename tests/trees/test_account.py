@@ -108,7 +108,7 @@ def test_why_samples_do_not_share_is_said_where_it_is_known(table):
     told = SharedTokens.of(plan, table_with_prefixes(samples))
     assert told is not None
     assert told.not_shared is not None
-    assert told.not_shared.words == ""
+    assert told.not_shared.phrases == ""
     assert [line.split()[0] for line in shared.lines()] == ["shared", "speed-up"]
     assert told.lines() == shared.lines()
 

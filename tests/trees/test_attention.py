@@ -87,7 +87,7 @@ def test_every_sample_is_as_alone(family, name):
         model = tiny_model(family).eval()
         batch, row = batch_for(model, name, branch, packs)
         logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits[0]
-        places = row.sharing.places(row.cu_seqlens)
+        places = row.sharing.positions(row.cu_seqlens)
         for sample, expected in enumerate(truth):
             torch.testing.assert_close(logits[places.row(sample)], expected, **CLOSE)
         loss = loss_of(logits, batch)
@@ -108,7 +108,7 @@ def test_softcaps_sinks_and_narrow_values(family):
     truth, _ = alone(tiny_model(family), samples)
     model = tiny_model(family).eval()
     batch, row = batch_for(model, "brimful_tree", "index", packs)
-    places = row.sharing.places(row.cu_seqlens)
+    places = row.sharing.positions(row.cu_seqlens)
     logits = model(**batch).logits[0]
     for sample, expected in enumerate(truth):
         torch.testing.assert_close(logits[places.row(sample)], expected, **CLOSE)
@@ -139,7 +139,7 @@ def test_flex_attention_is_as_alone():
     del batch["block_mask"]
     with torch.no_grad():
         logits = model(**batch, attention_mask=masks_of(batch, model.config)).logits[0]
-    places = row.sharing.places(row.cu_seqlens)
+    places = row.sharing.positions(row.cu_seqlens)
     for sample, expected in enumerate(truth):
         torch.testing.assert_close(logits[places.row(sample)], expected, **CLOSE)
 
@@ -209,7 +209,7 @@ def test_a_wrong_row_is_not_as_alone(fault):
     model = tiny_model("llama").eval()
     batch, row = batch_for(model, "sdpa", "index", packs, **_faults()[fault])
     logits = model(**batch).logits[0].detach()
-    places = row.sharing.places(row.cu_seqlens)
+    places = row.sharing.positions(row.cu_seqlens)
     differences = [float((logits[places.row(sample)] - expected).abs().max()) for sample, expected in enumerate(truth)]
     assert max(differences) > 1e-2
 

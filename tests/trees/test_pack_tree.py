@@ -77,8 +77,8 @@ def test_segments_are_in_depth_first_order(samples):
             parent = int(tree.parents[parent])
         own = {other for other, path in enumerate(_trunks(tree)) if segment in path}
         assert own == set(range(segment, ends[segment]))
-    places = tree.places(pack.cu_seqlens)
-    trained = set(tree.target_places(places).values.tolist())
+    places = tree.positions(pack.cu_seqlens)
+    trained = set(tree.target_positions(places).values.tolist())
     assert trained == set(np.flatnonzero(pack.loss_mask).tolist())
 
 
@@ -88,7 +88,7 @@ def test_targets_are_ranges_of_the_row(samples):
     tokens, masks = zip(*samples, strict=True)
     pack = toy_tree(tokens, masks)
     tree = tree_of(pack)
-    targets = tree.target_places(tree.places(pack.cu_seqlens))
+    targets = tree.target_positions(tree.positions(pack.cu_seqlens))
     of_samples = [targets.row(sample).tolist() for sample in range(tree.num_samples)]
     assert tree.num_targets == sum(map(len, of_samples))
     ranges = tree.target_ranges(pack.cu_seqlens)
@@ -111,10 +111,10 @@ def test_samples_through_segments(samples, chosen):
     segments = sorted(chosen & set(range(pack.num_segments)))
     through = tree.samples_through(np.array(segments, dtype=np.int64))
     assert through.tolist() == [sample for sample, path in enumerate(paths) if path & set(segments)]
-    without, places = tree.without_targets(through), tree.places(pack.cu_seqlens)
+    without, places = tree.without_targets(through), tree.positions(pack.cu_seqlens)
     for sample in range(tree.num_samples):
-        expected = [] if sample in through else tree.target_places(places).row(sample).tolist()
-        assert without.target_places(places).row(sample).tolist() == expected
+        expected = [] if sample in through else tree.target_positions(places).row(sample).tolist()
+        assert without.target_positions(places).row(sample).tolist() == expected
 
 
 def test_a_sample_that_others_continue_ends_in_their_trunk():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful import open_packs
 from brimful.errors import CorruptFileError
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.store.shards import ShardReader
 from brimful.testing.toys import toy_tree
 from brimful.trees.pack_tree import tree_of

@@ -17,8 +17,9 @@ from brimful import LengthTable, measure_lengths, pack_dataset
 from brimful.base.execute import Execution
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import write_table
+from brimful.clusters import LengthCache
 from brimful.errors import CacheMismatchError, SettingsError, UnfinishedSharesError
-from brimful.measure import LengthCache, join_tables
+from brimful.measure import join_tables
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.sources import line_index, open_source

@@ -208,17 +208,17 @@ def columns_whole(shard, batch):
 
 
 def shifted_after_the_split(shard, batch):
-    part = batch.labels[shard.places]
+    part = batch.labels[shard.indices]
     return {"targets": np.append(part[1:], -100)}
 
 
 def not_shifted(shard, batch):
-    return {"targets": batch.labels[shard.places]}
+    return {"targets": batch.labels[shard.indices]}
 
 
 def columns_shifted_after_the_split(shard, batch):
     def moved(column):
-        part = column.values[shard.places]
+        part = column.values[shard.indices]
         return (
             replace(column, values=np.append(part[1:], np.float32(-1)))
             if column.place == "target"
@@ -229,7 +229,7 @@ def columns_shifted_after_the_split(shard, batch):
 
 
 def positions_counted_anew(shard, batch):
-    return {"position_ids": np.arange(len(shard.places))}
+    return {"position_ids": np.arange(len(shard.indices))}
 
 
 def weights_per_row(shard, batch):
@@ -240,7 +240,7 @@ def weights_per_row(shard, batch):
 def first_part_of_columns(shard, batch):
     return {
         "columns": tuple(
-            replace(column, values=column.shifted(batch.cu_seqlens).values[: len(shard.places)])
+            replace(column, values=column.shifted(batch.cu_seqlens).values[: len(shard.indices)])
             for column in batch.columns
         )
     }
@@ -277,7 +277,7 @@ def test_faults_of_splitting(packs, model, split, words, seen_by_model):
     ("positions", "words"),
     [
         (lambda shard, batch: batch.rope_positions, "every rank has the whole row's"),
-        (lambda shard, batch: batch.rope_positions[:, : len(shard.places)], "first part of the row"),
+        (lambda shard, batch: batch.rope_positions[:, : len(shard.indices)], "first part of the row"),
         (lambda shard, _: np.zeros_like(shard.rope_positions), "lost, or other values"),
         (lambda *_: None, "lost, or other values"),
     ],

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: command-line arguments without the program's name; the arguments of this process
             if None.
     """
-    words = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     from brimful.cli.program import run
 
-    run(words)
+    run(argv)

@@ -24,7 +24,7 @@ from brimful.trees.prefixes import prefixes_of, sharing_of
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
-_KINDS = {
+_ARTEFACTS = {
     LENGTHS: ("a length table", "plan"),
     PLAN: ("a plan", "write"),
     STORE: ("a pack store", "inspect"),
@@ -32,7 +32,7 @@ _KINDS = {
 """Title of each kind, and the command that takes it."""
 
 
-def kind_of(path: str) -> str | None:
+def artefact_of(path: str) -> str | None:
     """Return ``LENGTHS``, ``PLAN`` or ``STORE``; None for anything that brimful did not write."""
     if is_remote(path):
         return None
@@ -45,7 +45,7 @@ def kind_of(path: str) -> str | None:
         kind = open_table(path).description.get("kind")
     except (BrimfulError, OSError):
         return None
-    return str(kind) if kind in _KINDS else None
+    return str(kind) if kind in _ARTEFACTS else None
 
 
 def plan_in(directory: str) -> Plan | None:
@@ -66,10 +66,10 @@ def tables_at(path: str) -> tuple[LengthTable | None, Plan | None]:
     """
     if os.path.isdir(path):
         return lengths_in(path), plan_in(path)
-    kind = kind_of(path)
-    if kind == PLAN:
+    artefact = artefact_of(path)
+    if artefact == PLAN:
         return None, Plan.open(path)
-    if kind == LENGTHS:
+    if artefact == LENGTHS:
         return LengthTable.open(path), None
     return lengths_from_npy(path) if path.endswith((".npy", ".npz")) else None, None
 
@@ -113,10 +113,10 @@ def mismatch(path: str, expected: str) -> str:
     """Describe a path that is not what a command expects:
     ``l.arrow is a length table, not a plan``.
     """
-    kind = kind_of(path)
+    artefact = artefact_of(path)
     return (
-        f"{path} is {_KINDS[kind][0]}, not {expected}"
-        if kind is not None
+        f"{path} is {_ARTEFACTS[artefact][0]}, not {expected}"
+        if artefact is not None
         else f"{path} is not {expected}"
     )
 
@@ -128,12 +128,14 @@ def refuse_as_data(paths: Iterable[str]) -> None:
         SettingsError: names the command that takes the path.
     """
     for path in paths:
-        kind = kind_of(path)
-        if kind is not None:
-            raise SettingsError(f"{mismatch(path, 'data')}: `brimful {_KINDS[kind][1]}` takes it")
+        artefact = artefact_of(path)
+        if artefact is not None:
+            raise SettingsError(
+                f"{mismatch(path, 'data')}: `brimful {_ARTEFACTS[artefact][1]}` takes it"
+            )
 
 
-def numbers_from_npy(
+def integers_from_npy(
     path: str, *, flag: str = "", error_type: type[BrimfulError] = InvalidLengthsError
 ) -> Any:
     """Open the array of a .npy file, or the named arrays of a .npz file.
@@ -164,16 +166,16 @@ def lengths_from_npy(path: str) -> LengthTable:
         InvalidLengthsError: not a file of numbers, no numbers in it, or numbers that are not whole
             or below 1.
     """
-    numbers = numbers_from_npy(path)
+    values = integers_from_npy(path)
     try:
-        if isinstance(numbers, np.ndarray):
-            table = LengthTable.from_lengths(numbers)
+        if isinstance(values, np.ndarray):
+            table = LengthTable.from_lengths(values)
         else:
             # Columns of the file become arguments, and tokens are called lengths there.
-            columns = {"lengths" if name == "tokens" else name: numbers[name] for name in numbers}
+            columns = {"lengths" if name == "tokens" else name: values[name] for name in values}
             if "lengths" not in columns:
                 raise InvalidLengthsError(
-                    f"it has {', '.join(numbers)}, and the lengths must be named tokens"
+                    f"it has {', '.join(values)}, and the lengths must be named tokens"
                 )
             table = LengthTable.from_lengths(**columns)
     except InvalidLengthsError as error:

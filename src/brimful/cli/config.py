@@ -121,10 +121,10 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
         return
     by_name = _options(ctx.command)
     values: dict[str, Any] = {}
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     unread_keys: list[str] = []
     for block, entry in _in_blocks(path):
-        name = _ALIASES.get(_word(entry.key), _word(entry.key))
+        name = _ALIASES.get(_name_of(entry.key), _name_of(entry.key))
         if block and name not in _SWITCHES and (name not in by_name or name == "output"):
             # The output of a training run is its checkpoints.
             unread_keys.append(f"{block}.{entry.key}")
@@ -152,8 +152,8 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
                 *(alias for alias, option in _ALIASES.items() if option in own),
                 *_SWITCHES,
             ]
-            matches = get_close_matches(_word(entry.key), names, n=1, cutoff=0.6)
-            hint = _ANSWERS.get(_word(entry.key)) or (
+            matches = get_close_matches(_name_of(entry.key), names, n=1, cutoff=0.6)
+            hint = _ANSWERS.get(_name_of(entry.key)) or (
                 f"did you mean {matches[0]}?"
                 if matches
                 else f"`brimful {ctx.info_name} --help` lists the options"
@@ -161,9 +161,9 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             raise SettingsError(
                 f"{entry.where}: {ctx.info_name} has no option {entry.key!r}: {hint}"
             )
-        if target in places:
-            raise SettingsError(f"{entry.where}: {entry.key} repeats {places[target]}: keep one")
-        places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
+        if target in locations:
+            raise SettingsError(f"{entry.where}: {entry.key} repeats {locations[target]}: keep one")
+        locations[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
         values[target] = value
     if unread_keys:
         click.echo(
@@ -213,9 +213,9 @@ def file_entries(path: str, flag: str) -> list[FileEntry]:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        place = path if mark is None else f"{path}:{mark.line + 1}"
+        location = path if mark is None else f"{path}:{mark.line + 1}"
         raise SettingsError(
-            f"{place}: not YAML: {getattr(error, 'problem', None) or 'it is not text'}"
+            f"{location}: not YAML: {getattr(error, 'problem', None) or 'it is not text'}"
         ) from error
     if not isinstance(root, yaml.MappingNode):
         raise SettingsError(
@@ -242,7 +242,7 @@ def node_entries(path: str, node: Any) -> list[FileEntry]:
     return entries
 
 
-def _word(name: str) -> str:
+def _name_of(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
@@ -254,19 +254,22 @@ def _options(command: click.Command) -> dict[str, click.Option]:
         if isinstance(option, click.Option) and option.expose_value
     ]
     return {
-        _word(flag): option for option in options for flag in option.opts if flag.startswith("--")
+        _name_of(flag): option
+        for option in options
+        for flag in option.opts
+        if flag.startswith("--")
     }
 
 
-def _value(entry: FileEntry, kind: "click.ParamType[Any]", ctx: click.Context) -> Any:
+def _value(entry: FileEntry, param_type: "click.ParamType[Any]", ctx: click.Context) -> Any:
     """Return one value in the type of its option."""
     text = entry.text
     if not isinstance(text, str):
-        raise wrong_value(entry, f"one {kind.name}")
+        raise wrong_value(entry, f"one {param_type.name}")
     try:
         # The text as written: 8_192 and 1e-3 are numbers, and 1:30, which YAML takes for 90, is
         # not.
-        return kind.convert(_VALUES.get(_word(entry.key), {}).get(text, text), None, ctx)
+        return param_type.convert(_VALUES.get(_name_of(entry.key), {}).get(text, text), None, ctx)
     except click.BadParameter as error:
         raise SettingsError(f"{entry.where}: {entry.key}: {error.message.rstrip('.')}") from error
 
@@ -275,7 +278,7 @@ def texts_of(entry: FileEntry) -> tuple[str, ...]:
     """Return one text or a list of texts; a mapping gives texts ``name=value``, as for flags."""
     value = entry.text
     if isinstance(value, dict) and entry.key != _SOURCE:
-        if _word(entry.key) in _JSON_OPTIONS:  # `no` in YAML is false, and `"no"` is text
+        if _name_of(entry.key) in _JSON_OPTIONS:  # `no` in YAML is false, and `"no"` is text
             return tuple(
                 f"{name}={json.dumps(item, default=str)}"
                 for name, item in plain_value(entry).items()
@@ -308,6 +311,8 @@ def plain_value(entry: FileEntry) -> Any:
 
 def wrong_value(entry: FileEntry, expected: str) -> SettingsError:
     """Return the error for an entry whose value is not what it must be."""
-    kinds = {"sequence": "a list", "mapping": "a block"}
-    shown = kinds.get(entry.node.id) or ("null" if entry.text is None else reprlib.repr(entry.text))
+    shapes = {"sequence": "a list", "mapping": "a block"}
+    shown = shapes.get(entry.node.id) or (
+        "null" if entry.text is None else reprlib.repr(entry.text)
+    )
     return SettingsError(f"{entry.where}: {entry.key} must be {expected} and is {shown}")

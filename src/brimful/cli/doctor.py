@@ -136,13 +136,13 @@ def _diagnosed(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Docto
     return diagnose(value, **keywords)
 
 
-def _batches(name: str, number: int, samples: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _batches(name: str, count: int, samples: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return a batch, or the first ones of a loader, and keyword arguments of ``diagnose``.
 
     Args:
         name: of a batch, a list of batches, a loader, or a function that returns one of these, or
             one of these and keyword arguments of ``diagnose``.
-        number: batches of a loader to read, and one more if it matters whether that is its end.
+        count: batches of a loader to read, and one more if it matters whether that is its end.
         samples: keyword arguments of the caller, which win.
     """
     value = imported("--batch", name, "my_module:loader")
@@ -154,7 +154,7 @@ def _batches(name: str, number: int, samples: Mapping[str, Any]) -> tuple[Any, d
     keywords = {"is_whole": True, **keywords, **samples}
     if isinstance(value, Iterable) and not _is_value(value):
         iterator = iter(value)
-        value = list(islice(iterator, number))
+        value = list(islice(iterator, count))
         if "samples" in keywords:
             keywords["is_whole"] &= next(iterator, None) is None
     if isinstance(value, list) and not value:

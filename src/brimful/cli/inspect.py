@@ -19,8 +19,8 @@ from brimful.base.wording import counted
 from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
+    artefact_of,
     decoder_of,
-    kind_of,
     lengths_as_dict,
     lengths_in,
     plan_as_dict,
@@ -41,6 +41,7 @@ from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.report.analysis.stream_watch import StreamWatch
+from brimful.report.store_check import check_store
 from brimful.report.text.artefact_lines import (
     describe_lengths,
     describe_plan,
@@ -52,7 +53,6 @@ from brimful.report.text.artefact_lines import (
 )
 from brimful.report.text.stream_lines import describe_stream, prometheus_text, stream_line
 from brimful.serve import open_packs
-from brimful.store import check_store
 from brimful.store.shards import StreamLog
 
 
@@ -112,16 +112,16 @@ def inspect(
     if index is not None and sample is not None:
         raise SettingsError("--pack and --sample show two things: leave one out")
     # A remote path cannot be opened to see its kind: only stores may be remote.
-    is_store, kind = is_remote(path) or os.path.isdir(path), kind_of(path)
+    is_store, artefact = is_remote(path) or os.path.isdir(path), artefact_of(path)
     if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
-    if kind is None and (sample is not None or not is_store):
+    if artefact is None and (sample is not None or not is_store):
         raise NotAPackStoreError(
             f"{path} was not written by brimful: not a length table, plan or pack store"
         )
     if sample is not None:
         table, plan = tables_at(path)
-        if kind == PLAN:
+        if artefact == PLAN:
             table = lengths_in(os.path.dirname(path))
         if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
             table = None  # from another job in the same directory
@@ -129,7 +129,7 @@ def inspect(
         show({"kind": "sample", **asdict(fate)}, fate.describe, as_json)
     elif is_store:
         _show_store(path, index, check, as_json, options)
-    elif kind == LENGTHS:
+    elif artefact == LENGTHS:
         lengths = LengthTable.open(path)
         show(lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
     elif index is None:
@@ -231,8 +231,8 @@ def _follow(
         as_json: show a line of JSON.
     """
     watch = StreamWatch(stream)
-    for number in count(1):
-        begin = time.monotonic()
+    for update in count(1):
+        start = time.monotonic()
         try:
             status = watch.look()
             if prometheus_file is not None:
@@ -250,6 +250,6 @@ def _follow(
             line = f"{time.strftime('%H:%M:%S')} {stream_line(status)}"
             show(status.as_dict(), [line].copy, as_json)
             sys.stdout.flush()
-        if every is None or number == updates:
+        if every is None or update == updates:
             return
-        time.sleep(max(0.0, begin + every - time.monotonic()))
+        time.sleep(max(0.0, start + every - time.monotonic()))

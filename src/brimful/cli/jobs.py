@@ -8,7 +8,7 @@ import click
 from brimful.base.blobs import open_blob_store
 from brimful.base.checks import local_path
 from brimful.base.wording import counted
-from brimful.cli.artefacts import PLAN, kind_of, lengths_as_dict, mismatch, numbers_from_npy
+from brimful.cli.artefacts import PLAN, artefact_of, integers_from_npy, lengths_as_dict, mismatch
 from brimful.cli.option_values import open_job, output_directory, plan_settings
 from brimful.cli.options import (
     command,
@@ -141,7 +141,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         job.encoder,
         directory,
         settings,
-        groups=None if groups is None else numbers_from_npy(groups),
+        groups=None if groups is None else integers_from_npy(groups),
         sources=job.sources,
         job=job.settings,
     )
@@ -176,7 +176,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
             f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)"
         )
     # Plan and data are easily swapped, since both are paths.
-    if kind_of(plan_file) != PLAN:
+    if artefact_of(plan_file) != PLAN:
         raise SettingsError(
             f"{mismatch(plan_file, 'a plan')}: `brimful plan … -o FILE` makes one, and it comes "
             "before the data, as in `brimful write PLAN SOURCE -o DIR`"

@@ -57,13 +57,13 @@ class MixtureFile:
         path: the file.
         mixture: the request.
         data: options of ``open_source``, including ``path``, for each source that names its data.
-        places: file and line of each source.
+        locations: file and line of each source.
     """
 
     path: str
     mixture: Mixture
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> MixtureFile:
@@ -89,7 +89,7 @@ class MixtureFile:
                 "source"
             )
         entries = node_entries(path, sources.node)
-        places = {entry.key: entry.where for entry in entries}
+        locations = {entry.key: entry.where for entry in entries}
         values = {entry.key: _source(path, entry) for entry in entries}
         data = {
             name: {key: settings[key] for key in _OF_DATA if key in settings}
@@ -98,10 +98,10 @@ class MixtureFile:
         has_data = any(data.values())
         for name, settings in values.items():
             if "weight" not in settings:
-                raise SettingsError(f"{places[name]}: source {name} has no weight")
+                raise SettingsError(f"{locations[name]}: source {name} has no weight")
             if has_data and "path" not in settings:
                 raise SettingsError(
-                    f"{places[name]}: source {name} has no path to its data, and other sources "
+                    f"{locations[name]}: source {name} has no path to its data, and other sources "
                     "have data"
                 )
         limits = {
@@ -111,7 +111,9 @@ class MixtureFile:
         weights = {name: settings["weight"] for name, settings in values.items()}
         try:
             options |= {name: limit for name, limit in limits.items() if limit}
-            return cls(path, Mixture(weights=weights, **options), data if has_data else {}, places)
+            return cls(
+                path, Mixture(weights=weights, **options), data if has_data else {}, locations
+            )
         except SettingsError as error:
             raise SettingsError(f"{path}: {error.message}") from error
 

@@ -184,7 +184,9 @@ def _open_mixture(
         try:
             sources[name] = open_source(one_or_all(source_options["path"]), **options)
         except BrimfulError as error:
-            raise type(error)(f"{mixture.places[name]}: source {name}: {error.message}") from error
+            raise type(error)(
+                f"{mixture.locations[name]}: source {name}: {error.message}"
+            ) from error
     title = f"the mixture of {mixture.path}"
     return Source.chained(list(sources.values()), title), {
         name: len(source) for name, source in sources.items()

@@ -130,52 +130,52 @@ def _option(field: Field[Any], hint: Any) -> Decorator:
     help: Help = field.metadata["help"]
     flag, *aliases = help.flags or (f"--{field.name.replace('_', '-')}",)
     default = None if field.default is MISSING else field.default
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    outer_kinds = {get_origin(kind) or kind for kind in kinds}
+    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    outer_types = {get_origin(type_) or type_ for type_ in types}
     choices = help.choices or [
         str(getattr(choice, "value", choice))
-        for kind in kinds
+        for type_ in types
         for choice in (
-            get_args(kind) if get_origin(kind) is Literal else kind if _is_enum(kind) else ()
+            get_args(type_) if get_origin(type_) is Literal else type_ if _is_enum(type_) else ()
         )
     ]
     facts: dict[str, Any] = {"help": help.text, "metavar": help.form}
-    if bool in kinds:
+    if bool in types:
         if default is not False:
             flag = f"{flag}/--no-{flag.removeprefix('--')}"
         facts |= {"default": default, "is_flag": True, "metavar": None}
-    elif Mapping in outer_kinds or Sequence in outer_kinds:
+    elif Mapping in outer_types or Sequence in outer_types:
         facts |= {"multiple": True, "help": f"{help.text} May be given several times."}
-        if Mapping in outer_kinds:
-            value_kind = get_args(kinds[0])[1]
-            number = " with a whole number" if value_kind is int else ""
-            form = f"{help.form}{number}, such as {help.example}"
-            facts["callback"] = pairs_of(flag, form, value_kind)
+        if Mapping in outer_types:
+            value_type = get_args(types[0])[1]
+            suffix = " with a whole number" if value_type is int else ""
+            form = f"{help.form}{suffix}, such as {help.example}"
+            facts["callback"] = pairs_of(flag, form, value_type)
     elif choices:
         facts |= {"type": click.Choice(choices), "default": getattr(default, "value", default)}
     else:
-        kind = next((kind for kind in (int, float) if kind in kinds), str)
+        type_ = next((type_ for type_ in (int, float) if type_ in types), str)
         if help.minimum is not None:
-            kind = click.IntRange(min=help.minimum)  # type: ignore[assignment]
-        elif os.PathLike in outer_kinds:
-            kind = click.Path(file_okay=False)  # type: ignore[assignment]
-        facts |= {"type": kind, "default": default, "show_default": default not in (None, "", 0)}
+            type_ = click.IntRange(min=help.minimum)  # type: ignore[assignment]
+        elif os.PathLike in outer_types:
+            type_ = click.Path(file_okay=False)  # type: ignore[assignment]
+        facts |= {"type": type_, "default": default, "show_default": default not in (None, "", 0)}
 
     return click.option(flag, *aliases, field.name, **facts)
 
 
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
+def _is_enum(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, Enum)
 
 
-def pairs_of(flag: str, form: str, kind: Any = Any) -> Callable[..., dict[str, Any] | None]:
+def pairs_of(flag: str, form: str, type_: Any = Any) -> Callable[..., dict[str, Any] | None]:
     """Return the callback of an option that takes texts ``NAME=VALUE``; it gives a dictionary, or
     None without any.
 
     Args:
         flag: the flag, for messages.
         form: the form of a text, for messages.
-        kind: type of the values: ``int``, ``str``, or ``Any`` for JSON.
+        type_: type of the values: ``int``, ``str``, or ``Any`` for JSON.
     """
 
     def parse(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, Any] | None:
@@ -184,14 +184,14 @@ def pairs_of(flag: str, form: str, kind: Any = Any) -> Callable[..., dict[str, A
             name, equals, value = text.partition("=")
             if (
                 not (name and equals)
-                or (kind is int and not value.isdecimal())
-                or (kind is str and not value)
+                or (type_ is int and not value.isdecimal())
+                or (type_ is str and not value)
             ):
                 raise SettingsError(f"{flag} {text!r} must be {form}")
             # Otherwise the second limit would silently replace the first.
-            if kind is int and name in values:
+            if type_ is int and name in values:
                 raise SettingsError(f"{flag} {name} is given twice")
-            values[name] = kind(value) if kind in (int, str) else _json_or_text(value)
+            values[name] = type_(value) if type_ in (int, str) else _json_or_text(value)
         return values or None
 
     return parse

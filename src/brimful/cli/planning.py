@@ -11,10 +11,10 @@ from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
     STORE,
-    kind_of,
+    artefact_of,
+    integers_from_npy,
     lengths_from_npy,
     lengths_in,
-    numbers_from_npy,
     plan_as_dict,
 )
 from brimful.cli.config import SourceArgument
@@ -81,14 +81,14 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
     """
     # Refuse everything that can be refused before measuring data, which may take hours.
     run = _what_if_run(options, output)
-    if output is not None and os.path.exists(local_path(output)) and kind_of(output) != PLAN:
+    if output is not None and os.path.exists(local_path(output)) and artefact_of(output) != PLAN:
         raise SettingsError(f"-o {output} exists and is not a plan: name another file")
     settings = plan_settings(options)
     table, sources = _table(lengths, options, settings)
     result = plan_with(
         table,
         settings,
-        groups=None if groups is None else numbers_from_npy(groups),
+        groups=None if groups is None else integers_from_npy(groups),
         sources=sources,
     )
     if output is not None:
@@ -158,12 +158,12 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
             raise SourceNotFoundError(reason)
     if len(paths) == 1:
         (path,) = paths
-        kind = kind_of(path)
-        if kind == LENGTHS:
+        artefact = artefact_of(path)
+        if artefact == LENGTHS:
             return LengthTable.open(path)
-        if kind == STORE and (table := lengths_in(path)) is not None:
+        if artefact == STORE and (table := lengths_in(path)) is not None:
             return table
-        if kind == PLAN:
+        if artefact == PLAN:
             raise SettingsError(
                 f"{path} is already a plan: `brimful inspect` shows it, and plans are made from "
                 "lengths or data"
@@ -171,7 +171,7 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
         if path.endswith((".npy", ".npz")):
             return lengths_from_npy(path)
         return None
-    are_lengths = [kind_of(path) == LENGTHS for path in paths]
+    are_lengths = [artefact_of(path) == LENGTHS for path in paths]
     if not any(are_lengths):
         return None
     if not all(are_lengths):

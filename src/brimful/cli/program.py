@@ -196,10 +196,10 @@ def _fail(message: str, error: BaseException, as_json: bool) -> None:
     line = " ".join(message.split())
     if as_json:
         event = {"event": "error", "error": type(error).__name__, "message": line}
-        place = {
+        location = {
             name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)
         }
-        print(json.dumps({**event, **place}, ensure_ascii=False), file=sys.stderr)
+        print(json.dumps({**event, **location}, ensure_ascii=False), file=sys.stderr)
     else:
         print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

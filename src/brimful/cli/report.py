@@ -16,7 +16,7 @@ from brimful.base.fingerprint import short
 from brimful.base.typing import AnyIntArray
 from brimful.cli.artefacts import (
     decoder_of,
-    numbers_from_npy,
+    integers_from_npy,
     tables_at,
 )
 from brimful.cli.option_values import make_run
@@ -169,6 +169,6 @@ def _sources(
         raise SettingsError(
             "--sources needs a length table to count samples, and no length table is given"
         )
-    sources = numbers_from_npy(path, flag="--sources ", error_type=SettingsError)
+    sources = integers_from_npy(path, flag="--sources ", error_type=SettingsError)
     count = int(sources.max()) + 1 if sources.size and sources.dtype.kind in "iu" else 0
-    return sources, list(names) or [f"source {number}" for number in range(count)]
+    return sources, list(names) or [f"source {index}" for index in range(count)]

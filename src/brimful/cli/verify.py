@@ -139,7 +139,7 @@ def verify(
             raise SettingsError(
                 f"--attention: {', '.join(unknown_names)} is not one of {', '.join(choices)}"
             )
-        place = {name: options[name] for name in ("dtype", "device", "seed")}
+        run_options = {name: options[name] for name in ("dtype", "device", "seed")}
         max_tokens, maker, model = options["max_tokens"], None, None
         if path is not None:
             model = load_model(path, dtype=options["dtype"], device=options["device"])
@@ -149,11 +149,11 @@ def verify(
             if model is None:
                 samples, vocab, token_ids = drawn.renumbered(samples)
                 if features.tokens_per_second is not None:
-                    place["tokens_per_second"] = features.tokens_per_second
-                model = tiny_media_model(media_settings, token_ids, vocab, **place)
+                    run_options["tokens_per_second"] = features.tokens_per_second
+                model = tiny_media_model(media_settings, token_ids, vocab, **run_options)
             maker = drawn.remembered(features)
         else:
-            model = tiny_model(str(model_type), **place) if model is None else model
+            model = tiny_model(str(model_type), **run_options) if model is None else model
             embedding = model.get_input_embeddings()
             vocab = int(getattr(embedding, "num_embeddings", 0) or embedding.weight.shape[0])
             if packs is not None:

@@ -7,11 +7,14 @@
     seam  base.wings: ENGINES, REMOTE_STORE, REMOTE_FILES, BLOB_COPIES
 """
 
+from brimful.clusters.length_cache import LengthCache, OnCacheMismatch
 from brimful.clusters.ranks import Ranks, Waiting, broadcast_plan, find_ranks
 from brimful.clusters.shared_plan import SharedPackedDataset, SharedPlan, shared_plan
 from brimful.clusters.source_plans import PackMetadata
 
 __all__ = [
+    "LengthCache",
+    "OnCacheMismatch",
     "PackMetadata",
     "Ranks",
     "SharedPackedDataset",

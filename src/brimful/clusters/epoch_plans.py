@@ -54,11 +54,11 @@ _open: weakref.WeakSet[DocumentWriter] = weakref.WeakSet()
 
 def document_of(folder: Path, job: str | None, name: str, world_size: int) -> Path:
     """Return the path of the document of rank 0, the same on every rank of a job."""
-    number = _calls[name]
+    call = _calls[name]
     _calls[name] += 1
     if job is None:
         job = " ".join(os.environ.get(variable, "") for variable in _LAUNCHERS)
-    return folder / "jobs" / f"{fingerprint_of([job, name, number, world_size])}.json"
+    return folder / "jobs" / f"{fingerprint_of([job, name, call, world_size])}.json"
 
 
 class Document(NamedTuple):
@@ -122,10 +122,10 @@ class DocumentWriter:
         Raises:
             SettingsError: the file system has no locks.
         """
-        part, file = locked_sibling(self._path)
+        temporary, file = locked_sibling(self._path)
         with file:
             if not try_lock(file):
-                part.unlink()
+                temporary.unlink()
                 raise SettingsError(
                     f"{self._path.parent} is on a file system without locks, by which ranks see "
                     f"that rank 0 is alive: give another {setting('directory')}"
@@ -135,7 +135,7 @@ class DocumentWriter:
             )
             # A descriptor, not a file object: nothing closes it by accident.
             descriptor = os.dup(file.fileno())
-        os.replace(part, self._path)
+        os.replace(temporary, self._path)
         # Only now: a reader that finds an unlocked document checks whether the document still has
         # its name.
         self.close()
@@ -181,13 +181,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)
 
 
-_EPOCHS_TOLD = 4
+_NUM_KEPT_EPOCHS = 4
 """Latest epochs that are kept, and in the document: followers are at most one epoch late."""
 
 _LINGER_SECONDS = 3.0
 """Seconds that a failed builder stays alive for ranks that have not read its document yet."""
 
-_SAY_SECONDS = 10.0
+_LOG_SECONDS = 10.0
 """Seconds between two lines of one follower."""
 
 
@@ -267,9 +267,9 @@ class Builder:
                     result = error
                 # In order of publication, not by number: a run that goes back to an epoch publishes
                 # that epoch last.
-                results = dict(list({**self._results, epoch: result}.items())[-_EPOCHS_TOLD:])
+                results = dict(list({**self._results, epoch: result}.items())[-_NUM_KEPT_EPOCHS:])
                 try:
-                    self._tell(results)
+                    self._publish(results)
                 except OSError:
                     # A full disk must not hide the error of the build.
                     if not isinstance(result, BaseException):
@@ -277,12 +277,12 @@ class Builder:
                 self._results = results
             return self._results[epoch]
 
-    def _tell(self, results: Mapping[int, BuiltPlan | BaseException]) -> None:
+    def _publish(self, results: Mapping[int, BuiltPlan | BaseException]) -> None:
         if self._writer is not None:
-            self._writer.write({"epochs": {epoch: _told(results[epoch]) for epoch in results}})
+            self._writer.write({"epochs": {epoch: _as_record(results[epoch]) for epoch in results}})
 
 
-def _told(result: BuiltPlan | BaseException) -> dict[str, Any]:
+def _as_record(result: BuiltPlan | BaseException) -> dict[str, Any]:
     """Return a plan or an error for the document: nothing is pickled."""
     if isinstance(result, BuiltPlan):
         return {**vars(result), "plan": result.plan.fingerprint}
@@ -321,15 +321,15 @@ class Follower:
             TaskFailedError: rank 0 died, or never came.
             SettingsError: the plan is ready, but this rank does not see its file.
         """
-        told = self._wait(epoch)
-        if "error_class" in told:
+        record = self._wait(epoch)
+        if "error_class" in record:
             raise BuildFailedError(
-                f"{self._title}: rank 0 could not plan epoch {epoch}: {told['error_class']}: "
-                f"{told['message']}",
-                error_class=told["error_class"],
-                build_traceback=told["traceback"],
+                f"{self._title}: rank 0 could not plan epoch {epoch}: {record['error_class']}: "
+                f"{record['message']}",
+                error_class=record["error_class"],
+                build_traceback=record["traceback"],
             )
-        paths = [self._directory / path for path in told["files"]]
+        paths = [self._directory / path for path in record["files"]]
         end = time.monotonic() + self._waiting.see_seconds
         while True:
             with contextlib.suppress(OSError, BrimfulError):
@@ -337,11 +337,11 @@ class Follower:
                 # It opens in milliseconds for any size: the code that serves its arrays checks the
                 # fingerprint.
                 plan = Plan.open(paths[0])
-                if plan.fingerprint == told["plan"] and all(path.exists() for path in paths):
-                    return BuiltPlan(**{**told, "plan": plan})
+                if plan.fingerprint == record["plan"] and all(path.exists() for path in paths):
+                    return BuiltPlan(**{**record, "plan": plan})
             if time.monotonic() > end:
                 raise SettingsError(
-                    f"{self._title} does not see {paths[0]}, the plan {short(told['plan'])} of "
+                    f"{self._title} does not see {paths[0]}, the plan {short(record['plan'])} of "
                     f"rank 0: {setting('directory')} must be one that all nodes share; without "
                     "one, use broadcast_plan"
                 )
@@ -349,22 +349,22 @@ class Follower:
 
     def _wait(self, epoch: int) -> dict[str, Any]:
         """Return what rank 0 published about an epoch."""
-        begin = last_line = time.monotonic()
-        place = "which has not come yet"
+        start = last_line = time.monotonic()
+        status = "which has not come yet"
         while True:
             document = read_document(self._document)
             if document is not None and document.is_live:
                 self._builder = document.writer
-            waited = time.monotonic() - begin
+            waited = time.monotonic() - start
             # If the builder was seen alive, its last document stays valid after its end.
             if document is not None and document.writer == self._builder:
-                place = document.writer
-                told: dict[str, Any] | None = document.values.get("epochs", {}).get(str(epoch))
-                if told is not None:
-                    return told
+                status = document.writer
+                record: dict[str, Any] | None = document.values.get("epochs", {}).get(str(epoch))
+                if record is not None:
+                    return record
                 if not document.is_live:
                     raise TaskFailedError(
-                        f"{self._title}: rank 0 ({place}) is gone: its process has ended before "
+                        f"{self._title}: rank 0 ({status}) is gone: its process has ended before "
                         f"the plan of epoch {epoch} was there. Most often memory ran out (dmesg "
                         "tells); what it measured is kept: start the job again"
                     )
@@ -376,10 +376,10 @@ class Follower:
                     f"{self._document} where this rank does not see it: {setting('directory')} "
                     "must be one that all nodes share, with locks"
                 )
-            if time.monotonic() - last_line >= _SAY_SECONDS:
+            if time.monotonic() - last_line >= _LOG_SECONDS:
                 last_line = time.monotonic()
                 self._progress.say(
-                    f"{self._title} waits for the plan of epoch {epoch} by rank 0 ({place}) for "
+                    f"{self._title} waits for the plan of epoch {epoch} by rank 0 ({status}) for "
                     f"{clock(waited)}"
                 )
             time.sleep(self._waiting.poll_seconds)

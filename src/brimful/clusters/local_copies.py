@@ -38,7 +38,7 @@ from brimful.errors import CorruptFileError, SettingsError
 CACHE_BYTES = 64 << 30
 """Default limit on the bytes of all copies together."""
 
-_PART_BYTES = 8 << 20
+_PIECE_BYTES = 8 << 20
 """Bytes of one request of a download."""
 
 _REQUESTS_AT_ONCE = 4
@@ -172,16 +172,16 @@ class LocalCopies:
         """Download a blob, or wait until another process has; None if the caller must check
         again.
         """
-        part = path.with_suffix(".part")
+        partial_path = path.with_suffix(".part")
         try:
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            descriptor = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
-            if not _remove_unused(part):
+            if not _remove_unused(partial_path):
                 # Its writer holds an exclusive lock. A shared lock succeeds once the writer has
                 # finished or died.
                 with (
                     contextlib.suppress(FileNotFoundError),
-                    open(open_plain(part), "rb") as file,
+                    open(open_plain(partial_path), "rb") as file,
                 ):
                     lock(file, shared=True)
                     time.sleep(0 if path.exists() else _WAIT_SECONDS)
@@ -189,17 +189,17 @@ class LocalCopies:
         copy = LocalCopy(path, descriptor)
         with contextlib.ExitStack() as stack:
             stack.callback(copy.close)
-            if not (try_lock(descriptor) and is_named(descriptor, part)):
+            if not (try_lock(descriptor) and is_named(descriptor, partial_path)):
                 # Another process took it for abandoned.
                 return None
             if path.exists():
                 # Its writer finished between our check for the copy and our lock: this file is new
                 # and not needed.
-                os.unlink(part)
+                os.unlink(partial_path)
                 return None
             try:
                 for attempt in count(1):
-                    self._make_room(descriptor, part, size)
+                    self._make_room(descriptor, partial_path, size)
                     try:
                         self._fetch(descriptor, key, size, xxh3_128)
                         break
@@ -207,10 +207,10 @@ class LocalCopies:
                         if attempt == _DOWNLOADS:
                             raise
                         time.sleep(_WAIT_SECONDS * 4**attempt)
-                os.replace(part, path)
+                os.replace(partial_path, path)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    os.unlink(part)
+                    os.unlink(partial_path)
                 raise
             self.num_downloads += 1
             # It may be free in between, so its name is checked again.
@@ -246,13 +246,13 @@ class LocalCopies:
                 f"{WRITE_AGAIN}"
             )
 
-        def part(start: int) -> bytes:
-            return self.store.get_range(key, start, min(start + _PART_BYTES, size))
+        def piece(start: int) -> bytes:
+            return self.store.get_range(key, start, min(start + _PIECE_BYTES, size))
 
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            yield from threads.map(part, range(0, size, _PART_BYTES))
+            yield from threads.map(piece, range(0, size, _PIECE_BYTES))
 
-    def _make_room(self, part: int, path: Path, size: int) -> None:
+    def _make_room(self, descriptor: int, path: Path, size: int) -> None:
         """Remove unused copies until this one fits, and reserve its bytes by extending its file."""
         with open(open_lock(self._lock), "rb") as file:
             lock(file)
@@ -276,7 +276,7 @@ class LocalCopies:
                     "more, or open fewer at once",
                     *(self.directory, self.max_bytes, excess),
                 )
-            os.ftruncate(part, size)
+            os.ftruncate(descriptor, size)
 
     def __repr__(self) -> str:
         return f"LocalCopies({self.store.url!r}, {str(self.directory)!r}, {self.max_bytes:,} bytes)"

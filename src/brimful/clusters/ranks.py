@@ -25,7 +25,7 @@ from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError
 from brimful.plan import Plan, PlanSettings
-from brimful.serve.agreement import process_group
+from brimful.serve.process_group import process_group
 from brimful.sources.source import Source
 from brimful.sources.stamp import Stamp
 
@@ -38,12 +38,12 @@ class Ranks:
         rank: number of this process, from 0.
         world_size: processes of the job, including tensor- and pipeline-parallel processes: all of
             them get the same plan.
-        speaks: true if this rank prints while it waits: one follower on each node does.
+        logs: true if this rank prints while it waits: one follower on each node does.
     """
 
     rank: int = 0
     world_size: int = 1
-    speaks: bool = True
+    logs: bool = True
 
     @property
     def is_builder(self) -> bool:
@@ -108,7 +108,7 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     world_size = setting_number("world_size", world_size, minimum=1)
     rank = setting_number("rank", rank, minimum=0, maximum=world_size - 1)
     # This variable only decides whether a line is printed.
-    return Ranks(rank, world_size, speaks=rank == 0 or os.environ.get("LOCAL_RANK", "0") == "0")
+    return Ranks(rank, world_size, logs=rank == 0 or os.environ.get("LOCAL_RANK", "0") == "0")
 
 
 Arguments: TypeAlias = Mapping[str, str]

@@ -270,7 +270,7 @@ class _Crew:
         marks: Mapping[str, str],
         resources: Resources,
     ) -> None:
-        self._ray, self._say = ray, resources.progress.say
+        self._ray, self._log = ray, resources.progress.say
         cores = int(ray.cluster_resources().get("CPU", 0))
         if resources.num_proc is None and not cores:
             raise SettingsError(
@@ -290,7 +290,7 @@ class _Crew:
         """Yield each task with its result."""
         # Tasks are tracked by number, so that a dead worker's tasks can be assigned again.
         repeats: deque[int] = deque()
-        numbers = iter(range(len(tasks)))
+        indices = iter(range(len(tasks)))
         num_open = len(tasks)
         waiting_since: float | None = time.monotonic()
         while num_open:
@@ -298,13 +298,13 @@ class _Crew:
                 self._hire()
             for worker in self._workers:
                 while worker.machine and len(worker.queue) < _TASKS_AHEAD:
-                    number = repeats.popleft() if repeats else next(numbers, None)
-                    if number is None:
+                    index = repeats.popleft() if repeats else next(indices, None)
+                    if index is None:
                         break
-                    worker.queue.append((worker.actor.do.remote(tasks[number]), number))
+                    worker.queue.append((worker.actor.do.remote(tasks[index]), index))
             dead_workers = []
             for worker in self._answering():
-                reference, number = worker.queue[0]
+                reference, index = worker.queue[0]
                 try:
                     answer, error_traceback = ForkingPickler.loads(self._ray.get(reference))
                 except self._ray.exceptions.RayError as error:
@@ -313,22 +313,22 @@ class _Crew:
                 worker.queue.popleft()
                 if error_traceback:
                     raise answer from WorkerTraceback(error_traceback)
-                if number is None:
+                if index is None:
                     worker.machine, self._starts_in_vain, waiting_since = answer, 0, None
                     continue
                 num_open -= 1
-                yield tasks[number], answer
+                yield tasks[index], answer
             for worker, death in dead_workers:
                 repeats.extend(self._bury(worker, death, tasks))
             if dead_workers:
                 worker, death = dead_workers[-1]
-                self._say(
+                self._log(
                     f"{counted(len(dead_workers), 'worker')} died, the last on "
                     f"{worker.machine or 'its way'} ({_reason(death)}); their tasks are run again"
                 )
             if waiting_since is not None and time.monotonic() - waiting_since > _PATIENCE_SECONDS:
                 waiting_since = None
-                self._say(
+                self._log(
                     f"no worker has begun yet: {len(self._workers):,} wait for a core of the "
                     "cluster, or are still starting (`ray status` shows the use of cores)"
                 )
@@ -359,7 +359,7 @@ class _Crew:
         # It may only be unreachable: two workers on one task do no harm, but it would hold the core
         # forever.
         self._ray.kill(worker.actor, no_restart=True)
-        first, *other_tasks = [number for _, number in worker.queue]
+        first, *other_tasks = [index for _, index in worker.queue]
         if first is None:
             self._starts_in_vain += 1
             if self._starts_in_vain >= _MAX_STARTS_IN_VAIN or getattr(
@@ -378,7 +378,7 @@ class _Crew:
                 f"{worker.machine} ({_reason(error)}): most often memory ran out (try a smaller "
                 f"{setting('num_proc')}); what was finished is kept, run it again"
             ) from error
-        return [first, *(number for number in other_tasks if number is not None)]
+        return [first, *(index for index in other_tasks if index is not None)]
 
     def dismiss(self) -> None:
         """Kill all workers, busy or not."""

@@ -104,7 +104,7 @@ CONDITIONAL = {
 checks first and then writes, so two concurrent writers both succeed.
 """
 
-_PART_BYTES = 8 << 20
+_PIECE_BYTES = 8 << 20
 """Maximum bytes of one read request: few requests, and little to repeat after a failure."""
 
 _THREADS = 16
@@ -258,19 +258,19 @@ class FsspecBlobStore(BlobStore):
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         data = bytearray()
-        while (begin := start + len(data)) < stop:
-            data += self.retries.call(f"read {key}", partial(self._piece, key, begin, stop))
+        while (offset := start + len(data)) < stop:
+            data += self.retries.call(f"read {key}", partial(self._piece, key, offset, stop))
         return bytes(data)
 
-    def _piece(self, key: str, begin: int, stop: int) -> bytes:
-        """Return some bytes from ``begin`` on, at least one byte: an answer may be short."""
-        end = min(begin + _PART_BYTES, stop)
-        piece = bytes(self._fs.cat_file(self._path(key), start=begin, end=end))
+    def _piece(self, key: str, offset: int, stop: int) -> bytes:
+        """Return some bytes from ``offset`` on, at least one byte: an answer may be short."""
+        end = min(offset + _PIECE_BYTES, stop)
+        piece = bytes(self._fs.cat_file(self._path(key), start=offset, end=end))
         if not piece:
-            raise ShortReadError(f"no bytes from {begin:,} on")
-        if len(piece) > end - begin:
+            raise ShortReadError(f"no bytes from {offset:,} on")
+        if len(piece) > end - offset:
             raise StoreError(
-                f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were "
+                f"{self.url}: this file system gives whole blobs where {end - offset:,} bytes were "
                 "asked for"
             )
         return piece
@@ -288,7 +288,7 @@ class FsspecBlobStore(BlobStore):
     def folders(self, prefix: str) -> list[str]:
         return self._names(prefix, "directory")
 
-    def _names(self, prefix: str, kind: str) -> list[str]:
+    def _names(self, prefix: str, entry_type: str) -> list[str]:
         """Return the names of one kind that follow a prefix, sorted."""
         folder = prefix.rstrip("/")
 
@@ -303,7 +303,7 @@ class FsspecBlobStore(BlobStore):
         return sorted(
             entry["name"].rstrip("/").rpartition("/")[2]
             for entry in listing
-            if entry["type"] == kind
+            if entry["type"] == entry_type
         )
 
     def list(self, prefix: str) -> list[str]:

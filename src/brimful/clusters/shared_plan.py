@@ -25,10 +25,11 @@ from brimful.base.tables import open_table
 from brimful.base.typing import AnyPath, Fingerprint, Int32Array, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.clusters.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower, document_of
+from brimful.clusters.length_cache import LengthCache
 from brimful.clusters.ranks import Ranks, Waiting, check_arguments, find_ranks
 from brimful.clusters.source_plans import PackMetadata, SourcePlans
 from brimful.errors import SettingsError
-from brimful.measure import LengthCache, LengthTable
+from brimful.measure import LengthTable
 from brimful.measure.measure_settings import SampleSettings
 from brimful.plan import Plan, PlanSettings
 from brimful.serve import PackedDataset
@@ -145,7 +146,7 @@ def shared_plan(
     is_alone = ranks.world_size == 1
     document = None if is_alone else document_of(folder, shared.job, shared.name, ranks.world_size)
     if shared.progress is None:
-        shared = replace(shared, progress=make_progress("auto") if ranks.speaks else Progress())
+        shared = replace(shared, progress=make_progress("auto") if ranks.logs else Progress())
     plan = SharedPlan(build, document, ranks, folder, shared)
     if not ranks.is_builder:
         check_arguments(plan._built.arguments, build.arguments, ranks.rank)

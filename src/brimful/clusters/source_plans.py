@@ -19,11 +19,12 @@ from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import Fingerprint, Int32Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.clusters.epoch_plans import BuiltPlan
+from brimful.clusters.length_cache import LengthCache
 from brimful.clusters.ranks import Arguments, arguments_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
-from brimful.measure import LengthCache, LengthTable, measure_lengths
+from brimful.measure import LengthTable, measure_lengths
 from brimful.measure.measure_settings import SampleSettings
 from brimful.plan import Plan, PlanSettings, plan_with
 from brimful.plan.policies.budgets import measured_budgets
@@ -99,8 +100,8 @@ def group_of_packs(plan: Plan, codes: Int32Array) -> Int32Array:
     num_domains = int(codes.max(initial=0)) + 1
     cells = packs * num_domains + codes[sample_ids]
     # One cell for each domain in each pack, in order.
-    cells, places = np.unique(cells, return_inverse=True)
-    tokens = np.bincount(places, weights=lengths)
+    cells, indices = np.unique(cells, return_inverse=True)
+    tokens = np.bincount(indices, weights=lengths)
     order = np.lexsort((-tokens, cells // num_domains))
     _, firsts = np.unique(cells[order] // num_domains, return_index=True)
     group: Int32Array = (cells[order[firsts]] % num_domains).astype(np.int32)

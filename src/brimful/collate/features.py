@@ -65,7 +65,7 @@ def as_packs(
                 )
             sample_id = index if sample.sample_id is None else sample.sample_id
             sample_ids = np.full(sample.num_segments, sample_id, dtype=np.int64)
-            starts = sample.places[sample.cu_seqlens[:-1]].astype(np.int32)
+            starts = sample.indices[sample.cu_seqlens[:-1]].astype(np.int32)
             packs.append(
                 Pack(sample.input_ids, sample.loss_mask, sample.cu_seqlens, sample_ids, starts)
             )

@@ -157,9 +157,9 @@ class PackCollator:
             CollateError: nothing to collate, missing or unsupported keys, ids outside the
                 vocabulary, or more tokens than ``pad_to``.
         """
-        return self.speak(self.rows(features))
+        return self.convert(self.rows(features))
 
-    def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
+    def convert(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
         """Convert the result of ``rows`` to the dialect.
 
         Raises:

@@ -10,6 +10,7 @@
 window of samples; both take data sets of any library.
 """
 
+from brimful.dynamic.agreement import RankAgreement
 from brimful.dynamic.compose import BatchLedger
 from brimful.dynamic.composed_batches import TokenBudgetBatches, WindowBatches
 from brimful.dynamic.online_window import Window
@@ -19,6 +20,7 @@ __all__ = [
     "BatchLedger",
     "Count",
     "Fit",
+    "RankAgreement",
     "SampleCount",
     "TokenBudget",
     "TokenBudgetBatches",

@@ -41,8 +41,8 @@ class ComposedBatches(RankLoader[ComposedOrder]):
         agree: Callable[[bool], bool] | None = None,
         **options: Any,
     ) -> None:
-        kinds = (TokenBudget, SampleCount, Window)
-        check_type("batching", batching, kinds, "a TokenBudget, a SampleCount or a Window")
+        choices = (TokenBudget, SampleCount, Window)
+        check_type("batching", batching, choices, "a TokenBudget, a SampleCount or a Window")
         if isinstance(source, (str, bytes)) or not (
             hasattr(source, "__iter__") or hasattr(source, "__getitem__")
         ):
@@ -91,8 +91,8 @@ class ComposedBatches(RankLoader[ComposedOrder]):
 
     def _follow(self) -> Iterator[Any]:
         """Serve an epoch in the only worker, which goes on where its stream is."""
-        if (told := self._news.hear()) is not None:
-            super().set_epoch(told[0])
+        if (update := self._news.receive()) is not None:
+            super().set_epoch(update[0])
         yield from super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
@@ -100,7 +100,7 @@ class ComposedBatches(RankLoader[ComposedOrder]):
         if self._news.is_served and epoch != self.epoch:
             self.order.finish_epoch()
         super().set_epoch(epoch)
-        self._news.tell(self.epoch, self.step)
+        self._news.publish(self.epoch, self.step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state; workers that stay refuse another iteration.

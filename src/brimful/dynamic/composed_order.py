@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 from brimful.base.checks import setting_number
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import counted
+from brimful.dynamic.agreement import RankAgreement
 from brimful.dynamic.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.dynamic.online_window import Window, WindowComposer
 from brimful.dynamic.sample_feeds import IndexedSampleFeed, SampleFeed
 from brimful.dynamic.token_budget import SampleCount, TokenBudget
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.plan.schedule import Tail
-from brimful.serve.agreement import RankAgreement
 from brimful.serve.order import (
     Order,
     Position,
@@ -81,29 +81,29 @@ class ComposedOrder(Order):
         # loss.
         self._rank_batches: list[list[SampleSegment] | None] | None = None
         self._step_mark: _StepMark | None = None
-        feed.begin(0)
+        feed.start(0)
 
     @property
     def ledger(self) -> BatchLedger:
         """Ledger of samples and tokens on all ranks that share the source, including this step."""
         return self._composer.ledger
 
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, which may be the current one. Waiting samples are
         dropped.
         """
         self._composer = composer_of(self._batching)
-        self._begin(int(epoch))
+        self._start(int(epoch))
 
     def finish_epoch(self) -> None:
         """Count the steps of this epoch as served, on which the warm-up of the next one depends."""
         if getattr(self._batching, "warmup", None) and isinstance(self.feed, IndexedSampleFeed):
             self.step = self._first_step + self.count_steps()
 
-    def _begin(self, epoch: int) -> None:
+    def _start(self, epoch: int) -> None:
         self.epoch, self._first_step, self._num_delivered = epoch, self.step, 0
         self._rank_batches = self._step_mark = None
-        self.feed.begin(epoch)
+        self.feed.start(epoch)
 
     def next_request(self) -> Request | None:
         """Return the next micro-batch; at the end of an epoch move to the next epoch and return
@@ -120,7 +120,7 @@ class ComposedOrder(Order):
                         f"the loader state is {self._num_delivered} micro-batches into step "
                         f"{self.step}, which the source does not have"
                     )
-                self._begin(self.epoch + 1)
+                self._start(self.epoch + 1)
                 return None
         segments = self._rank_batches[self._num_delivered]
         if segments is None and not self._filler:
@@ -161,13 +161,13 @@ class ComposedOrder(Order):
 
     def _compose_step(self, mark: _StepMark) -> list[list[SampleSegment] | None] | None:
         """Return this rank's micro-batches of the next step; None at the end of the epoch."""
-        num_places = self.dp_world_size * self._micro_batches
+        num_slots = self.dp_world_size * self._micro_batches
         composer, feed = self._composer, self.feed
         batches: list[list[SampleSegment] | None] = []
         feed.drop_except([*mark.composer.segments, *self._filler])
         try:
             while (
-                len(batches) < num_places
+                len(batches) < num_slots
                 and (batch := composer.next_batch(self.step, feed.pull)) is not None
             ):
                 batches.append(batch)
@@ -178,7 +178,7 @@ class ComposedOrder(Order):
             if isinstance(self._agree, RankAgreement):
                 self._agree.fail()
             raise
-        is_full = len(batches) == num_places
+        is_full = len(batches) == num_slots
         is_served = is_full if self.tail is Tail.DROP else bool(batches)
         if isinstance(self._agree, RankAgreement):
             is_served = self._agree(is_served, can_run=bool(batches or self._filler))
@@ -198,7 +198,7 @@ class ComposedOrder(Order):
         if not is_full:
             substitutes = batches if self.tail is Tail.REPEAT and batches else [None]
             batches += [
-                substitutes[place % len(substitutes)] for place in range(num_places - len(batches))
+                substitutes[slot % len(substitutes)] for slot in range(num_slots - len(batches))
             ]
         return batches[self.dp_rank :: self.dp_world_size]
 
@@ -208,16 +208,14 @@ class ComposedOrder(Order):
             raise SettingsError(
                 "a stream has no number of steps; give a source by index and its lengths"
             )
-        num_places = self.dp_world_size * self._micro_batches
+        num_slots = self.dp_world_size * self._micro_batches
         # Use a separate feed and composer: the samples that wait here belong to the current epoch.
         feed, composer = self.feed.fork(), composer_of(self._batching)
-        feed.begin(self.epoch)
+        feed.start(self.epoch)
         for num_batches in count():
-            if composer.next_batch(self._first_step + num_batches // num_places, feed.pull) is None:
+            if composer.next_batch(self._first_step + num_batches // num_slots, feed.pull) is None:
                 break
-        return (
-            num_batches // num_places if self.tail is Tail.DROP else -(-num_batches // num_places)
-        )
+        return num_batches // num_slots if self.tail is Tail.DROP else -(-num_batches // num_slots)
 
     def _mark(self) -> _StepMark:
         # Only a rank with a stream of its own serves a step that has none of its samples.
@@ -237,11 +235,11 @@ class ComposedOrder(Order):
             StateError: the source is a stream without ``state_dict``.
         """
         mark = self._step_mark or self._mark()
-        places = self._num_delivered * self.dp_world_size
+        num_slots = self._num_delivered * self.dp_world_size
         return make_state(
             "composed",
             fingerprint_of(self.feed.identity),
-            Position(self.epoch, self.step - self._first_step, places),
+            Position(self.epoch, self.step - self._first_step, num_slots),
             self.feed.facts,
             **self._identity(),
             shape=[self.dp_world_size, self._micro_batches],
@@ -259,7 +257,7 @@ class ComposedOrder(Order):
         """This rank and the number of ranks if each reads its own stream; None for a shared source
         or a function.
         """
-        return list(self._agree.place) if isinstance(self._agree, RankAgreement) else None
+        return list(self._agree.rank_and_size) if isinstance(self._agree, RankAgreement) else None
 
     def _check_own_stream(self, state: Mapping[str, Any]) -> None:
         """Refuse the state of another rank's stream."""
@@ -304,16 +302,16 @@ class ComposedOrder(Order):
             self.feed.facts,
             **self._identity(),
         )
-        epoch, step, places = check_state(state, own_state, ["batching", "tail"])
+        epoch, step, num_slots = check_state(state, own_state, ["batching", "tail"])
         self._check_own_stream(state)
         world_size, micro_batches = state["shape"]
         first_step = state["first_step"]
         shape = [self.dp_world_size, self._micro_batches]
         # Within a step its micro-batches belong to fixed ranks; between steps other ranks may
         # continue.
-        if places and [world_size, micro_batches] != shape:
+        if num_slots and [world_size, micro_batches] != shape:
             raise StateError(
-                f"the loader state was saved within a step, after {places} of its "
+                f"the loader state was saved within a step, after {num_slots} of its "
                 f"micro-batches, by {world_size} ranks × {micro_batches}, and this run has "
                 f"{shape[0]} × {shape[1]}: save at the end of a step, or load it there"
             )
@@ -321,7 +319,7 @@ class ComposedOrder(Order):
         filler = [SampleSegment(*row) for row in state["filler"]]
         self.feed.load(state, epoch)
         self._composer.go_to(ComposerMark(segments, BatchLedger(**state["ledger"]), state["plan"]))
-        if not places and world_size * micro_batches != self.dp_world_size * self._micro_batches:
+        if not num_slots and world_size * micro_batches != self.dp_world_size * self._micro_batches:
             logging.getLogger("brimful").warning(
                 "continues with steps of %d × %d micro-batches, previously %d × %d: the same "
                 "samples in the same order",
@@ -336,7 +334,11 @@ class ComposedOrder(Order):
             first_step,
         )
         # The step is composed again when iteration continues.
-        self._rank_batches, self._step_mark, self._num_delivered = None, None, places // world_size
+        self._rank_batches, self._step_mark, self._num_delivered = (
+            None,
+            None,
+            num_slots // world_size,
+        )
 
 
 def composer_of(batching: Batching) -> MicroBatchComposer:

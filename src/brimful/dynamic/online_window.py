@@ -87,7 +87,7 @@ class WindowComposer(MicroBatchComposer):
         self.settings = settings
         self._planner = settings.planner()
         self._numbered: dict[int, SampleSegment] = {}
-        self._next_number = 0
+        self._next_index = 0
         self._arrived: list[int] = []  # numbers that the planner has not seen yet
         self._num_in_window = 0  # segments of the planner
         self._packs: list[tuple[int, ...]] = []
@@ -101,11 +101,11 @@ class WindowComposer(MicroBatchComposer):
         return tuple(self._numbered.values())
 
     def _push(self, segment: SampleSegment) -> None:
-        number = self._next_number
-        self._next_number += 1
-        self._numbered[number] = segment
+        index = self._next_index
+        self._next_index += 1
+        self._numbered[index] = segment
         self._count_arrived(segment)
-        self._arrived.append(number)
+        self._arrived.append(index)
         if self._num_in_window + len(self._arrived) == self.settings.size:
             self._give_to_planner()
 
@@ -114,16 +114,16 @@ class WindowComposer(MicroBatchComposer):
         become ready.
         """
         arrived, self._arrived = self._arrived, []
-        lengths = [self._numbered[number].length for number in arrived]
+        lengths = [self._numbered[index].length for index in arrived]
         self._num_in_window += len(arrived)
         self._receive(
             self._planner.add(np.array(arrived, dtype=np.int64), np.array(lengths, dtype=np.int32))
         )
 
     def _receive(self, packs: StreamPacks) -> None:
-        for numbers, _, _ in packs:
-            self._packs.append(tuple(numbers.tolist()))
-            self._num_in_window -= len(numbers)
+        for indices, _, _ in packs:
+            self._packs.append(tuple(indices.tolist()))
+            self._num_in_window -= len(indices)
 
     def is_ready(self, step: int) -> bool:
         """Return true if a pack is ready."""
@@ -136,7 +136,7 @@ class WindowComposer(MicroBatchComposer):
         if not self._packs:
             self._give_to_planner()
             self._receive(self._planner.finish())
-        batch = [self._numbered.pop(number) for number in self._packs.pop(0)]
+        batch = [self._numbered.pop(index) for index in self._packs.pop(0)]
         self._count_taken(batch)
         return batch
 
@@ -146,7 +146,7 @@ class WindowComposer(MicroBatchComposer):
         # packs depend only on the order of the samples, not on how they are given to the planner.
         if self._arrived:
             self._give_to_planner()
-        packs = [list(numbers) for numbers in self._packs]
+        packs = [list(indices) for indices in self._packs]
         plan = {
             "numbers": list(self._numbered),
             "packs": packs,
@@ -161,7 +161,7 @@ class WindowComposer(MicroBatchComposer):
         self._planner.load_state_dict(plan["planner"])
         self._numbered = dict(zip(plan["numbers"], mark.segments, strict=True))
         self._packs = [tuple(pack) for pack in plan["packs"]]
-        self._next_number = max(plan["numbers"], default=-1) + 1
+        self._next_index = max(plan["numbers"], default=-1) + 1
         self._num_in_window = len(plan["planner"]["sample_ids"])
         self._arrived = []
         self._count_waiting(mark)

@@ -58,7 +58,7 @@ class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
         self.dataset = RequestDataset(loader)
 
     def __iter__(self) -> Iterator[Any]:
-        self._loader.load_state_dict(self._begin)
+        self._loader.load_state_dict(self._start_state)
         return self._requests()
 
     def _requests(self) -> Iterator[Any]:
@@ -70,7 +70,7 @@ class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
             # requested the batch.
             order.advance()
             yield request
-        self._begin = order.state_dict()
+        self._start_state = order.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last request; the loader itself accepts it too."""
@@ -87,7 +87,7 @@ class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
             StateError: see the loader; or a state that lags behind the delivered batches, or
                 belongs to another sampler.
         """
-        self._begin_at(_of_sampler(state))
+        self._start_at(_of_sampler(state))
 
 
 class RequestDataset(torch.utils.data.Dataset[Any]):

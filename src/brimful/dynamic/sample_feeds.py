@@ -81,7 +81,7 @@ class IndexedSampleFeed:
     def __repr__(self) -> str:
         return f"{self._num_taken:,} of {counted(len(self._lengths), 'sample')} taken"
 
-    def begin(self, epoch: int) -> None:
+    def start(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self._order: Int64Array | None = None
         if self._seed is not None:
@@ -166,7 +166,7 @@ class IndexedSampleFeed:
 
     def load(self, state: Mapping[str, Any], epoch: int) -> None:
         """Go to a saved position, which may be of other ranks."""
-        self.begin(epoch)
+        self.start(epoch)
         self._go_to(state["taken"])
 
 
@@ -182,22 +182,22 @@ class StreamSampleFeed:
         self._source, self._by_targets = source, by_targets
         self._num_taken = 0
         self._items: dict[int, Item] = {}
-        self._again: list[Item] = []
+        self._returned_items: list[Item] = []
         self._upcoming: Iterator[Any] | None = None
 
     def __repr__(self) -> str:
         return f"{counted(self._num_taken, 'sample')} of a stream taken"
 
-    def begin(self, epoch: int) -> None:
+    def start(self, epoch: int) -> None:
         """Go to the beginning of an epoch; the stream is iterated at the first ``pull``."""
         if hasattr(self._source, "set_epoch"):
             self._source.set_epoch(epoch)
-        self._num_taken, self._upcoming, self._again = 0, None, []
+        self._num_taken, self._upcoming, self._returned_items = 0, None, []
 
     def pull(self, composer: MicroBatchComposer) -> bool:
         """Add one more sample to the composer; return false at the end. May block."""
-        if self._again:
-            item = self._again.pop(0)
+        if self._returned_items:
+            item = self._returned_items.pop(0)
         else:
             if self._upcoming is None:
                 # Without its length, a data set that answers any index would never end.
@@ -236,7 +236,10 @@ class StreamSampleFeed:
     def go_back(self, position: dict[str, Any]) -> None:
         """Go back to a position of this epoch: the items that were taken since are taken again."""
         taken = position["taken"]
-        self._again = [*(self._items[key] for key in range(taken, self._num_taken)), *self._again]
+        self._returned_items = [
+            *(self._items[key] for key in range(taken, self._num_taken)),
+            *self._returned_items,
+        ]
         self._num_taken = taken
 
     def fork(self) -> StreamSampleFeed:
@@ -285,7 +288,7 @@ class StreamSampleFeed:
                 f"the stream {type(self._source).__name__} has no load_state_dict() to restore its "
                 "position"
             )
-        self.begin(epoch)
+        self.start(epoch)
         self._source.load_state_dict(state["source_state"])
         self._items = {int(key): _from_json(value) for key, value in state["items"].items()}
         self._num_taken = state["taken"]
@@ -314,7 +317,7 @@ def _item_of(item: Any, key: int) -> Item:
         sample.loss_mask,
         sample.cu_seqlens,
         np.full(sample.num_segments, key, dtype=np.int64),
-        sample.places[sample.cu_seqlens[:-1]].astype(np.int32),
+        sample.indices[sample.cu_seqlens[:-1]].astype(np.int32),
     )
 
 
@@ -330,7 +333,7 @@ def _packs_of(
     singles: list[tuple[SampleSegment, EncodedSample | Pack]] = []
     for segment, item in zip(segments, items, strict=True):
         if isinstance(item, TokenizedSample):
-            packs += [*_pack_of(singles), item.part(segment.start, segment.length)]
+            packs += [*_pack_of(singles), item.segment(segment.start, segment.length)]
             singles = []
         elif isinstance(item, Pack) and (item.num_segments > 1 or item.sharing is not None):
             if segment.length != len(item):
@@ -370,13 +373,13 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
     )
 
 
-_KINDS: dict[str, Any] = {
-    **{kind.__name__: kind for kind in (EncodedSample, Pack, PackTree, TokenizedSample)},
+_CLASSES: dict[str, Any] = {
+    **{one.__name__: one for one in (EncodedSample, Pack, PackTree, TokenizedSample)},
     "Media": AttachedInputs,
 }
 """Classes of what a state may hold, by name: nothing else is built from a file."""
 
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES = {one: name for name, one in _CLASSES.items()}
 
 _FIELDS = {"attached": "media", "sharing": "tree"}
 """Names of fields in a state, where they differ."""
@@ -390,8 +393,8 @@ def _to_json(value: Any) -> Any:
         return {"dtype": dtype.str, "shape": list(value.shape), "data": text}
     if type(value) in _NAMES:
         names = [item.name for item in fields(value)]
-        parts = {_FIELDS.get(name, name): _to_json(getattr(value, name)) for name in names}
-        return {"class": _NAMES[type(value)], **parts}
+        values = {_FIELDS.get(name, name): _to_json(getattr(value, name)) for name in names}
+        return {"class": _NAMES[type(value)], **values}
     if isinstance(value, Mapping):
         return {"items": {key: _to_json(value[key]) for key in value}}
     if isinstance(value, (list, tuple)):
@@ -410,11 +413,11 @@ def _from_json(value: Any) -> Any:
         array = np.frombuffer(base64.b64decode(value["data"]), dtype=np.dtype(value["dtype"]))
         return array.reshape(value["shape"]).astype(array.dtype.newbyteorder("="))
     if "items" in value:
-        return {key: _from_json(part) for key, part in value["items"].items()}
+        return {key: _from_json(item) for key, item in value["items"].items()}
     names = {written: name for name, written in _FIELDS.items()}
-    parts = {
-        names.get(name, str(name)): _from_json(part)
-        for name, part in value.items()
+    values = {
+        names.get(name, str(name)): _from_json(item)
+        for name, item in value.items()
         if name != "class"
     }
-    return _KINDS[value["class"]](**parts)
+    return _CLASSES[value["class"]](**values)

@@ -181,23 +181,23 @@ class Filling(TextFiller):
         # The text between two slots is a literal.
         edges = [0, *(edge for slot in slots for edge in slot), len(text)]
         literals = [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
-        places = {index: place for place, index in enumerate(order)}
+        slot_of = {index: slot for slot, index in enumerate(order)}
         # Each turn is stored by its distances from its outer slots, which stay the same for values
         # of other lengths.
         turns: list[Turn] = []
         turn_spans: list[list[Span]] = []
         num_texts = 0
         for message in messages:
-            begin_text, num_texts = num_texts, num_texts + len(message_texts(message))
+            first_text, num_texts = num_texts, num_texts + len(message_texts(message))
             if message["role"] != "assistant":
                 continue
-            first, last = places[begin_text], places[num_texts - 1]
-            begin, end = slots[first][0], slots[last][1]
+            first, last = slot_of[first_text], slot_of[num_texts - 1]
+            slot_start, end = slots[first][0], slots[last][1]
             # The template's own text around a turn decides how much of it belongs to the turn:
             # equal texts, equal edges. Tools between two messages are part of that text.
-            text_start = spans[begin_text - 1][1] if begin_text else 0
+            text_start = spans[first_text - 1][1] if first_text else 0
             text_end = spans[num_texts][0] if num_texts < len(spans) else len(text)
-            around = text[text_start:begin], text[end:text_end]
+            around = text[text_start:slot_start], text[end:text_end]
             if around not in self._edges:
                 try:
                     turn_spans = turn_spans or self._finder.spans(marked_messages, tools, text)
@@ -205,9 +205,9 @@ class Filling(TextFiller):
                     return None
                 start, stop = turn_spans[len(turns)][0][0], turn_spans[len(turns)][-1][1]
                 # With several spans, texts of other messages are written into the turn.
-                if len(turn_spans[len(turns)]) > 1 or not start <= begin <= end <= stop:
+                if len(turn_spans[len(turns)]) > 1 or not start <= slot_start <= end <= stop:
                     return None
-                self._edges[around] = begin - start, stop - end
+                self._edges[around] = slot_start - start, stop - end
             head, tail = self._edges[around]
             # A turn that contains a tool has no fixed distance from its outer slots.
             if tool_spans and (head > len(literals[first]) or tail > len(literals[last + 1])):

@@ -67,7 +67,7 @@ class OpaqueError(Exception):
     """The template examines a content."""
 
 
-class _Opaque(str):
+class _ProbeText(str):
     """A nonempty text that may be written and joined to others; every other operation is
     refused.
     """
@@ -78,14 +78,14 @@ class _Opaque(str):
     def __bool__(self) -> bool:
         return True
 
-    def __add__(self, other: Any) -> "_Opaque":
-        return _Opaque(str.__add__(self, str.__str__(other)))
+    def __add__(self, other: Any) -> "_ProbeText":
+        return _ProbeText(str.__add__(self, str.__str__(other)))
 
-    def __radd__(self, other: Any) -> "_Opaque":
-        return _Opaque(str.__add__(other, str.__str__(self)))
+    def __radd__(self, other: Any) -> "_ProbeText":
+        return _ProbeText(str.__add__(other, str.__str__(self)))
 
 
-class _OpaqueObject(dict[str, Any]):
+class _ProbeObject(dict[str, Any]):
     """A tool, or the arguments of a call: may be written as JSON; every other operation is
     refused.
     """
@@ -105,14 +105,14 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 
 for _class, _names in (
-    (_Opaque, set(dir(str)) - set(vars(_Opaque))),
-    (_OpaqueObject, {*dir(dict), "__bool__", "__getattr__"}),
+    (_ProbeText, set(dir(str)) - set(vars(_ProbeText))),
+    (_ProbeObject, {*dir(dict), "__bool__", "__getattr__"}),
     (_Hidden, {*dir(str), "__bool__", "__getattr__"}),
 ):
     for _name in _names - _KEPT:
         setattr(_class, _name, _refuse)
 
-_VEILS = (_Opaque, _OpaqueObject, _Hidden)
+_PROBES = (_ProbeText, _ProbeObject, _Hidden)
 
 
 def proved_text(
@@ -141,8 +141,8 @@ def proved_text(
             return None
         text: str = template.render(
             **variables,
-            messages=[_veiled(message) for message in messages],
-            tools=[_OpaqueObject(tool) for tool in tools] if tools else None,
+            messages=[_probe_message(message) for message in messages],
+            tools=[_ProbeObject(tool) for tool in tools] if tools else None,
             add_generation_prompt=False,
         )
     # After any error nothing is proved, and the template is rendered.
@@ -151,30 +151,30 @@ def proved_text(
     return text
 
 
-def _veiled(message: Message) -> dict[str, Any]:
+def _probe_message(message: Message) -> dict[str, Any]:
     """Return a message of the same shape whose texts refuse operations."""
     values: dict[str, Any] = {}
     for key, value in message.items():
         if key == "role" or value is None or value == "":
             values[key] = value
         elif key == "content" and type(value) is str:
-            values[key] = _Opaque(value)
+            values[key] = _ProbeText(value)
         elif key == "tool_calls" and type(value) is list:
-            values[key] = [_veiled_call(call) for call in value]
+            values[key] = [_probe_call(call) for call in value]
         else:
             values[key] = _Hidden()
     return values
 
 
-def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _probe_call(call: Mapping[str, Any]) -> dict[str, Any]:
     if "function" in call:
         return {
-            key: _veiled_call(value) if key == "function" else _Hidden()
+            key: _probe_call(value) if key == "function" else _Hidden()
             for key, value in call.items()
         }
     if type(call["name"]) is not str or not call["name"] or type(call["arguments"]) is not dict:
         raise OpaqueError
-    veils = {"name": _Opaque(call["name"]), "arguments": _OpaqueObject(call["arguments"])}
+    veils = {"name": _ProbeText(call["name"]), "arguments": _ProbeObject(call["arguments"])}
     return {key: veils[key] if key in veils else _Hidden() for key in call}
 
 
@@ -242,14 +242,14 @@ def _guarded(
     is_harmless = name in harmless
 
     def guard(*arguments: Any, **options: Any) -> Any:
-        if name == "tojson" and not options and [*map(type, arguments)] == [_OpaqueObject]:
-            return _Opaque(function(arguments[0]._value))
+        if name == "tojson" and not options and [*map(type, arguments)] == [_ProbeObject]:
+            return _ProbeText(function(arguments[0]._value))
         for argument in (*arguments, *options.values()):
             if isinstance(argument, _Hidden) and name not in _PRESENCE_TESTS:
                 raise OpaqueError
             # A harmless filter learns nothing from a text itself either: the text refuses its
             # length, for example.
-            if not is_harmless and _holds_opaque(argument):
+            if not is_harmless and _holds_probe(argument):
                 raise OpaqueError
         return function(*arguments, **options)
 
@@ -258,11 +258,11 @@ def _guarded(
     return guard
 
 
-def _holds_opaque(value: Any) -> bool:
-    if isinstance(value, _VEILS):
+def _holds_probe(value: Any) -> bool:
+    if isinstance(value, _PROBES):
         return True
     if isinstance(value, Mapping):
-        return any(_holds_opaque(inner) for inner in value.values())
+        return any(_holds_probe(inner) for inner in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_holds_opaque(inner) for inner in value)
+        return any(_holds_probe(inner) for inner in value)
     return False

@@ -6,11 +6,11 @@ import os
 from brimful.encode.chat import ChatEncoder
 from brimful.fast.preloading import TOKENIZER, loading_thread
 
-if place := os.environ.get(TOKENIZER):
+if path := os.environ.get(TOKENIZER):
     # No process is forked until all threads have ended, so a fork never inherits a lock held here.
     # A tokenizer that cannot be loaded, or has no template, is not an error here: the job reports
     # it.
     with contextlib.suppress(Exception):
-        ChatEncoder(place).engine.load()
+        ChatEncoder(path).engine.load()
     if loading_thread.ident is not None:
         loading_thread.join()

@@ -39,17 +39,17 @@ def fast_tokenizer(state: str) -> Any:
         return _tokenizers[state]
 
 
-def preload(place: str, state_path: str) -> dict[str, dict[str, str]]:
+def preload(path: str, state_path: str) -> dict[str, dict[str, str]]:
     """Return the modules that the server imports, each with the variables that it reads.
 
     In this order: a thread loads the fast tokenizer while the server imports the rest, and is
     joined at the end.
 
     Args:
-        place: directory or hub id of the tokenizer.
+        path: directory or hub id of the tokenizer.
         state_path: file of its state; empty if there is none.
     """
-    return {__name__: {STATE: state_path}, f"{__package__}.preload_tokenizer": {TOKENIZER: place}}
+    return {__name__: {STATE: state_path}, f"{__package__}.preload_tokenizer": {TOKENIZER: path}}
 
 
 def _load() -> None:

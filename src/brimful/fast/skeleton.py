@@ -120,7 +120,7 @@ class Skeleton:
     order: tuple[int, ...] | None = None
 
     @cached_property
-    def places(self) -> Int64Array:
+    def table(self) -> Int64Array:
         """``int64[num_turns, 4]``: the fields of each turn."""
         return np.array(self.turns, dtype=np.int64).reshape(-1, 4)
 
@@ -173,10 +173,10 @@ def spans_of_turns(
     sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
     # All texts are concatenated: piece i has the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
-    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
-    owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
+    tables = [one.skeleton.table[-1:] if last_only else one.skeleton.table for one in texts]
+    owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, tables), dtype=np.int64))
     start_pieces, end_pieces, heads, tails = np.concatenate(
-        [np.empty((0, 4), dtype=np.int64), *places]
+        [np.empty((0, 4), dtype=np.int64), *tables]
     ).T
     bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
     starts = edges[bases + start_pieces] - heads - text_starts

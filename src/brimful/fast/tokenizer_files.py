@@ -92,7 +92,7 @@ _BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": False,
 }
-_QWEN2_PARTS: dict[str, Any] = {
+_QWEN2_STEPS: dict[str, Any] = {
     "normalizer": {"type": "NFC"},
     "pre_tokenizer": {
         "type": "Sequence",
@@ -224,7 +224,7 @@ def _facts_of(
             return None  # the class has its own
         if not _is_of_qwen2(settings):
             return None
-        settings |= _QWEN2_PARTS
+        settings |= _QWEN2_STEPS
     bos_id = ids.get(named_tokens.get("bos_token"))
     special = [token["content"] for _, token in sorted(tokens.items()) if token["special"]]
     facts = TokenizerFacts.from_settings(
@@ -245,11 +245,11 @@ def _is_of_qwen2(settings: Any) -> bool:
     """Return true if the file matches what ``Qwen2Tokenizer`` makes, apart from what does not
     affect tokens.
     """
-    parts = json.loads(json.dumps({key: settings[key] for key in _QWEN2_PARTS}))
-    if parts["pre_tokenizer"].get("pretokenizers"):
-        parts["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = True
-    parts["decoder"] = _QWEN2_PARTS["decoder"] if parts["decoder"]["type"] == "ByteLevel" else None
+    steps = json.loads(json.dumps({key: settings[key] for key in _QWEN2_STEPS}))
+    if steps["pre_tokenizer"].get("pretokenizers"):
+        steps["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = True
+    steps["decoder"] = _QWEN2_STEPS["decoder"] if steps["decoder"]["type"] == "ByteLevel" else None
     model = {
         key: value for key, value in settings["model"].items() if key not in ("vocab", "merges")
     }
-    return parts == _QWEN2_PARTS and model == _PLAIN_BPE
+    return steps == _QWEN2_STEPS and model == _PLAIN_BPE

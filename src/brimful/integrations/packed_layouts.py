@@ -49,7 +49,7 @@ class PackedRows(UniformBlockRows):
         """Yield the rows of each of the packs ``first … last-1``."""
 
     @abc.abstractmethod
-    def _place(self, pack: int) -> str:
+    def _location(self, pack: int) -> str:
         """Return the place of a pack, for messages."""
 
     def _content(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -66,12 +66,12 @@ class PackedRows(UniformBlockRows):
         stop = min(stop, len(self))
         first = self._pack_of(start)
         for pack, rows in enumerate(self._packs(first, self._pack_of(stop - 1) + 1), first):
-            begin = int(self._first_rows[pack])
-            yield from rows[max(0, start - begin) : stop - begin]
+            first_row = int(self._first_rows[pack])
+            yield from rows[max(0, start - first_row) : stop - first_row]
 
     def where(self, index: int) -> str:
         pack = self._pack_of(index)
-        return f"{self._place(pack)}: sample {index - int(self._first_rows[pack])} of the pack"
+        return f"{self._location(pack)}: sample {index - int(self._first_rows[pack])} of the pack"
 
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         rows = [
@@ -102,7 +102,7 @@ class PackedChunk(PackedRows):
     def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
         return map(rows_of_pack, self._lines.read(first, last))
 
-    def _place(self, pack: int) -> str:
+    def _location(self, pack: int) -> str:
         return self._lines.where(pack)
 
 
@@ -147,16 +147,16 @@ def _contradiction(pack: Mapping[str, Any], ids: Any, labels: Any, lengths: Any)
     if not lengths or min(lengths) < 1:
         return "its lengths are not sample lengths: each must be at least 1"
     num_tokens = sum(lengths)
-    for name, number in (
+    for name, count in (
         ("input_ids", len(ids)),
         ("labels", len(labels)),
         ("pack_length", pack.get("pack_length")),
     ):
-        if number != num_tokens:
-            return f"its lengths are {num_tokens:,} tokens, but {name} gives {number!r}"
+        if count != num_tokens:
+            return f"its lengths are {num_tokens:,} tokens, but {name} gives {count!r}"
     positions = pack.get("position_ids")
     if positions is not None and positions != [
-        place for length in lengths for place in range(length)
+        position for length in lengths for position in range(length)
     ]:
         return "its position_ids do not restart where its lengths say that a sample begins"
     return ""
@@ -174,13 +174,13 @@ ImageValue: TypeAlias = Callable[[int, int, str], Any]
 """Function from sample, number of the image in it, and name to the value in a row."""
 
 
-class _Place(NamedTuple):
+class _PackLocation(NamedTuple):
     """Place of a pack: a tar, the first byte of the pack and the byte after its last; or its JSON
     file alone.
     """
 
     path: str
-    begin: int = 0
+    start: int = 0
     end: int = 0
 
 
@@ -199,11 +199,11 @@ class PackedPairs(PackedRows):
     def __init__(self, path: AnyPath) -> None:
         title, files = os.fspath(path), _files(Path(path))
         self._stamps = {str(file): Stamp.of(file) for file in files}
-        self._places: list[_Place] = []
+        self._locations: list[_PackLocation] = []
         counts: list[int] = []
-        for place, text in chain.from_iterable(map(_packs_of, files)):
+        for location, text in chain.from_iterable(map(_packs_of, files)):
             pack = _parsed(text)
-            self._places.append(place)
+            self._locations.append(location)
             # A pack that cannot be read counts as one malformed row.
             counts.append(1 if isinstance(pack, MalformedRowError) else len(pack["captions"]))
         super().__init__(title, counts)
@@ -214,18 +214,18 @@ class PackedPairs(PackedRows):
         return path if os.path.isdir(path) else os.path.dirname(path)
 
     def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
-        for place in self._places[first:last]:
+        for location in self._locations[first:last]:
             try:
-                rows = list(rows_of_pairs(*_read(place)))
+                rows = list(rows_of_pairs(*_read(location)))
             except (OSError, tarfile.TarError) as error:
-                raise changed(place.path) from error
+                raise changed(location.path) from error
             # Checked after the read: the bytes come from the file that was counted and
             # fingerprinted.
-            self._stamps[place.path].check(place.path)
+            self._stamps[location.path].check(location.path)
             yield rows
 
-    def _place(self, pack: int) -> str:
-        return f"{self._places[pack].path}: pack {pack}"
+    def _location(self, pack: int) -> str:
+        return f"{self._locations[pack].path}: pack {pack}"
 
     def _content(self, row: dict[str, Any]) -> dict[str, Any]:
         images = [
@@ -328,7 +328,7 @@ def _row(position: int, images: Any, prompts: Any, captions: Any, image_value: I
         messages += exchange(question, answer)
     row: dict[str, Any] = {"messages": messages}
     if names:
-        row["images"] = [image_value(position, number, name) for number, name in enumerate(names)]
+        row["images"] = [image_value(position, index, name) for index, name in enumerate(names)]
     return row
 
 
@@ -345,12 +345,12 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _packs_of(file: Path) -> Iterator[tuple[_Place, bytes]]:
+def _packs_of(file: Path) -> Iterator[tuple[_PackLocation, bytes]]:
     """Yield the place and the JSON of each pack of a file, without its images."""
     if file.suffix == ".json":
-        yield _Place(str(file)), file.read_bytes()
+        yield _PackLocation(str(file)), file.read_bytes()
         return
-    for key, begin, end, members in tar_groups(file):
+    for key, start, end, members in tar_groups(file):
         if _KEY.fullmatch(key):
             facts = next((member for member in members if member.name == f"{key}.json"), None)
             text = b""
@@ -358,7 +358,7 @@ def _packs_of(file: Path) -> Iterator[tuple[_Place, bytes]]:
                 with open(file, "rb") as tar:
                     tar.seek(facts.offset_data)
                     text = tar.read(facts.size)
-            yield _Place(str(file), begin, end), text
+            yield _PackLocation(str(file), start, end), text
 
 
 def tar_groups(path: AnyPath) -> Iterator[tuple[str, int, int, list[tarfile.TarInfo]]]:
@@ -385,13 +385,13 @@ def tar_groups(path: AnyPath) -> Iterator[tuple[str, int, int, list[tarfile.TarI
         raise SourceError(f"{path} is not a readable tar: {error}") from error
 
 
-def _read(place: _Place) -> tuple[Any, ImageValue]:
+def _read(location: _PackLocation) -> tuple[Any, ImageValue]:
     """Return the JSON of a pack, and the function that finds its images."""
-    if not place.end:
-        return _parsed(Path(place.path).read_bytes()), _images_beside(Path(place.path))
-    with open(place.path, "rb") as file:
-        file.seek(place.begin)
-        content = io.BytesIO(file.read(place.end - place.begin))
+    if not location.end:
+        return _parsed(Path(location.path).read_bytes()), _images_beside(Path(location.path))
+    with open(location.path, "rb") as file:
+        file.seek(location.start)
+        content = io.BytesIO(file.read(location.end - location.start))
     with open_tar(content) as tar:
         files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
         members = {name: file.read() for name, file in files if file is not None}
@@ -419,7 +419,7 @@ def _parsed(text: bytes) -> Any:
 def _images_beside(json_file: Path) -> ImageValue:
     """Return the names of images as files next to the JSON of their pack."""
 
-    def image_value(sample: int, number: int, name: str) -> str:
+    def image_value(sample: int, index: int, name: str) -> str:
         own_name = f"{json_file.stem}.{name}"
         return own_name if (json_file.parent / own_name).exists() else name
 
@@ -430,10 +430,10 @@ def images_among(members: Mapping[str, bytes]) -> ImageValue:
     """Return the images among the members of the tar that holds their pack."""
     names = {_position(name): name for name in members}
 
-    def image_value(sample: int, number: int, name: str) -> dict[str, Any]:
+    def image_value(sample: int, index: int, name: str) -> dict[str, Any]:
         # Writers disagree on zeros in names, and some keep the original path: then the position
         # decides.
-        member = name if name in members else names.get(_position(name) or (sample, number))
+        member = name if name in members else names.get(_position(name) or (sample, index))
         if member is None:
             raise MalformedRowError(f"its image {name!r} is not a member of its pack")
         return {"bytes": members[member], "path": name}

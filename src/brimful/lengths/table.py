@@ -194,12 +194,12 @@ class LengthTable:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the numbers alone: equal lengths of any origin give equal plans."""
-        parts: dict[str, Any] = {
+        contents: dict[str, Any] = {
             name: fingerprint_array(self.budgets[name]) for name in self.budgets
         }
         if self.sharing is not None:
-            parts[self.sharing.kind.value] = self.sharing.identity
-        return fingerprint_of(parts)
+            contents[self.sharing.kind.value] = self.sharing.identity
+        return fingerprint_of(contents)
 
     def save(self, path: AnyPath) -> None:
         """Write the table to one file, atomically."""

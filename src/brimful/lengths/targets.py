@@ -82,10 +82,11 @@ _ROWS_AT_ONCE = 1 << 16
 """Rows whose targets are counted together: the temporary memory is some megabytes."""
 
 
+@dataclass(eq=False)
 class Targets:
     """Targets of all samples, as runs of tokens.
 
-    Args:
+    Attributes:
         counts: ``int32[num_samples]``, targets of each sample when packed whole.
         runs: ``int32``; row ``i`` is ``[start, end, start, end, …]`` of sample ``i``, ascending.
             None: every token is a target.
@@ -99,9 +100,8 @@ class Targets:
     [1, 1]
     """
 
-    def __init__(self, counts: Int32Array, runs: Ragged | None) -> None:
-        self.counts = counts
-        self.runs = runs
+    counts: Int32Array
+    runs: Ragged | None
 
     @classmethod
     def of_all_tokens(cls, tokens: Lengths) -> Targets:
@@ -137,14 +137,14 @@ class Targets:
     def of_runs(cls, runs: Ragged) -> Targets:
         """Count the targets in the runs of each sample."""
         counts = np.empty(len(runs), dtype=np.int32)
-        for begin in range(0, len(runs), _ROWS_AT_ONCE):
-            offsets = np.asarray(runs.offsets[begin : begin + _ROWS_AT_ONCE + 1])
+        for start in range(0, len(runs), _ROWS_AT_ONCE):
+            offsets = np.asarray(runs.offsets[start : start + _ROWS_AT_ONCE + 1])
             values = runs.values[int(offsets[0]) : int(offsets[-1])]
             # Token 0 is not a target, so no run counts from before token 1.
             sizes = values[1::2] - np.maximum(values[::2], 1)
             totals = offsets_of(np.maximum(sizes, 0))
             edges = (offsets - offsets[0]) // 2
-            counts[begin : begin + _ROWS_AT_ONCE] = totals[edges[1:]] - totals[edges[:-1]]
+            counts[start : start + _ROWS_AT_ONCE] = totals[edges[1:]] - totals[edges[:-1]]
         return cls(counts, runs)
 
     def __len__(self) -> int:
@@ -175,9 +175,9 @@ class Targets:
         segment = np.repeat(np.arange(len(num_runs)), num_runs)
         run = ranges(first_runs, num_runs)
         # The targets of a pair lie in both, after the first token of the segment.
-        begin = np.asarray(starts, dtype=np.int64)
-        low = np.maximum(self.runs.values[::2][run], begin[segment] + 1)
-        high = np.minimum(self.runs.values[1::2][run], (begin + lengths)[segment])
+        segment_starts = np.asarray(starts, dtype=np.int64)
+        low = np.maximum(self.runs.values[::2][run], segment_starts[segment] + 1)
+        high = np.minimum(self.runs.values[1::2][run], (segment_starts + lengths)[segment])
         return np.bincount(
             segment, weights=np.maximum(high - low, 0), minlength=len(num_runs)
         ).astype(np.int64)
@@ -214,10 +214,10 @@ def mask_of_runs(runs: AnyIntArray, num_tokens: int) -> LossMask:
     return mask
 
 
-def joined_rows(parts: Sequence[Ragged]) -> Ragged:
+def joined_rows(columns: Sequence[Ragged]) -> Ragged:
     """Concatenate the rows of several ragged columns of ``int32``."""
-    values = [part.values[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts]
-    sizes = [np.diff(part.offsets) for part in parts]
+    values = [column.values[int(column.offsets[0]) : int(column.offsets[-1])] for column in columns]
+    sizes = [np.diff(column.offsets) for column in columns]
     nothing = np.empty(0, dtype=np.int32)
     return Ragged(np.concatenate([nothing, *values]), offsets_of(np.concatenate([nothing, *sizes])))
 

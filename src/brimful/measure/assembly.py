@@ -32,7 +32,7 @@ def rejects_of(
     for task in tasks:
         # Rows of a part are counted from its first: the same part may be elsewhere in another
         # source.
-        for row, _, reason in open_table(task.part_path).description["rejects"]:
+        for row, _, reason in open_table(task.lengths_path).description["rejects"]:
             yield task.start + row, reason
 
 
@@ -91,16 +91,16 @@ def assembled_table(
             assert earlier_table.targets.runs is not None
             runs.append(earlier_table.targets.runs)
     for task in tasks:
-        part = open_table(task.part_path)
+        block_table = open_table(task.lengths_path)
         for name in context.budgets:
-            columns[name][task.start : task.stop] = part.flat(name)
+            columns[name][task.start : task.stop] = block_table.flat(name)
         if states is not None:
-            states[task.start : task.stop] = part.flat(STATES)
-        accounts.append(part.description["account"])
-        libraries["engines"].add(part.description.get("engine", ""))
-        libraries["encoded_by"].add(part.description.get("encoded_by", ""))
+            states[task.start : task.stop] = block_table.flat(STATES)
+        accounts.append(block_table.description["account"])
+        libraries["engines"].add(block_table.description.get("engine", ""))
+        libraries["encoded_by"].add(block_table.description.get("encoded_by", ""))
         if context.needs_runs:
-            runs.append(part.ragged(RUNS))
+            runs.append(block_table.ragged(RUNS))
     targets = None
     if context.targets:
         targets = (

@@ -59,14 +59,14 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
         "encoded_by": context.encoder.engine.name,
     }
     # A sample without tokens is rejected in every budget.
-    part = {
+    saved_columns = {
         name: np.where(is_empty, np.int32(REJECTED), columns[name]) for name in context.budgets
     } | runs
     if has_states:
-        part[STATES] = states
+        saved_columns[STATES] = states
     if context.search:
-        part |= context.search.columns_of(ids, mask.offsets, attachments, context.encoder)
-    write_table(task.part_path, part, description)
+        saved_columns |= context.search.columns_of(ids, mask.offsets, attachments, context.encoder)
+    write_table(task.lengths_path, saved_columns, description)
     return int(columns["tokens"][~is_empty].sum(dtype=np.int64))
 
 
@@ -95,8 +95,8 @@ class _Rows:
         ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
         masks: list[LossMask] = [np.empty(0, dtype=bool)]
         attachments: dict[int, tuple[Any, ...]] = {}
-        begin = partial(self.context.encoder.begin_encoding, targets=self.context.needs_labels)
-        for samples, batch in in_halves(begin, batches):
+        start = partial(self.context.encoder.begin_encoding, targets=self.context.needs_labels)
+        for samples, batch in in_halves(start, batches):
             lengths, offsets = batch.lengths, batch.ids.offsets
             # Samples come in the order of their rows, and so do their tokens.
             rows = [sample.sample_id - self.task.start for sample in samples]

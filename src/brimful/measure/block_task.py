@@ -19,7 +19,7 @@ from brimful.sources.source import Source
 
 _BATCH_SAMPLES = 1024
 _BATCH_CHARACTERS = 1 << 20
-_PART_CHARACTERS = 1 << 10
+_ITEM_CHARACTERS = 1 << 10
 """Characters that a content with attachments counts as: it opens files, which takes as long as some
 text.
 """
@@ -69,7 +69,7 @@ class BlockTask:
 
     start: int
     stop: int
-    part_path: str
+    lengths_path: str
     encoded_path: str | None
     num_bytes: int | None = None
 
@@ -107,7 +107,7 @@ def attachment_measures() -> Any:
 
 
 def in_halves(
-    begin: Callable[[list[Sample]], Callable[[], _Result]], batches: Iterable[list[Sample]]
+    start: Callable[[list[Sample]], Callable[[], _Result]], batches: Iterable[list[Sample]]
 ) -> Iterator[tuple[list[Sample], _Result]]:
     """Yield the result of each batch: one is tokenized, which needs no Python, while the next is
     rendered.
@@ -117,7 +117,7 @@ def in_halves(
     forked from.
 
     Args:
-        begin: does the first half of the work on a batch, and returns a function for the second
+        start: does the first half of the work on a batch, and returns a function for the second
             half.
         batches: of samples.
     """
@@ -125,7 +125,7 @@ def in_halves(
 
     def render() -> tuple[list[Sample], Callable[[], _Result]] | None:
         batch = next(remaining, None)
-        return None if batch is None else (batch, begin(batch))
+        return None if batch is None else (batch, start(batch))
 
     pool = ThreadPoolExecutor(1)
     try:
@@ -164,16 +164,16 @@ def batches_of(
 
 def num_characters(sample: Sample) -> int:
     """Return the characters of a sample's texts; a content with attachments counts as
-    ``_PART_CHARACTERS``.
+    ``_ITEM_CHARACTERS``.
     """
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))
     texts = [turn.get("content") or "" for turn in messages or ()]
-    num_parts = len(texts) - [*map(type, texts)].count(str)
+    num_items = len(texts) - [*map(type, texts)].count(str)
     num_texts = (
         sum(map(len, texts))
-        if not num_parts
+        if not num_items
         else sum(len(text) for text in texts if type(text) is str)
     )
-    return len(sample.text or "") + num_texts + num_parts * _PART_CHARACTERS
+    return len(sample.text or "") + num_texts + num_items * _ITEM_CHARACTERS

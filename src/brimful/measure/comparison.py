@@ -59,22 +59,22 @@ def compare_block(
     Raises:
         EncodersDifferError: a row has other tokens or targets.
     """
-    part = open_table(task.part_path)
-    if not part.description.get("engine"):
+    lengths = open_table(task.lengths_path)
+    if not lengths.description.get("engine"):
         return
-    tokens = part.flat("tokens")
-    fingerprints = _fingerprints(task, part)
+    tokens = lengths.flat("tokens")
+    fingerprints = _fingerprints(task, lengths)
     # Tokens are temporary: their reader reports them if they are missing.
     stored = None
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
-    runs = part.ragged(RUNS) if context.needs_runs else None
+    runs = lengths.ragged(RUNS) if context.needs_runs else None
     for sample, reference in expected or reference_rows(context, task):
         row = sample.sample_id - task.start
         targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
         difference = _difference(sample, reference, int(tokens[row]), targets, stored)
         if difference:
-            raise _refusal(context, part.description, sample, difference)
+            raise _refusal(context, lengths.description, sample, difference)
     record(task, ".compared", fingerprints)
 
 
@@ -93,10 +93,10 @@ def is_compared(task: BlockTask) -> bool:
     """Return true if a record says that the files of a block were compared, or if no fast library
     made them.
     """
-    part = open_table(task.part_path)
-    if not part.description.get("engine"):
+    lengths = open_table(task.lengths_path)
+    if not lengths.description.get("engine"):
         return True
-    return is_recorded(task, ".compared", _fingerprints(task, part))
+    return is_recorded(task, ".compared", _fingerprints(task, lengths))
 
 
 def _few_of(context: BlockContext, task: BlockTask, first: int) -> Iterator[Sample]:
@@ -110,34 +110,34 @@ def _few_of(context: BlockContext, task: BlockTask, first: int) -> Iterator[Samp
                 return
 
 
-def is_recorded(task: BlockTask, kind: str, names: Iterable[str | None]) -> bool:
+def is_recorded(task: BlockTask, suffix: str, names: Iterable[str | None]) -> bool:
     """Return true if the record of a comparison next to a block's lengths has all names."""
     try:
-        recorded = read_plain(Path(task.part_path).with_suffix(kind)).decode().split()
+        recorded = read_plain(Path(task.lengths_path).with_suffix(suffix)).decode().split()
     except (OSError, ValueError):
         return False
     return all(name in recorded for name in names)
 
 
-def record(task: BlockTask, kind: str, names: Iterable[str | None]) -> None:
+def record(task: BlockTask, suffix: str, names: Iterable[str | None]) -> None:
     """Record a comparison, after it: a job that is killed earlier compares the block when it is
     resumed.
     """
-    path = Path(task.part_path).with_suffix(kind)
+    path = Path(task.lengths_path).with_suffix(suffix)
     with contextlib.suppress(OSError, BrimfulError), atomic_file(path) as file:
         file.write("\n".join(name for name in names if name is not None).encode())
 
 
-def _fingerprints(task: BlockTask, part: ColumnTable) -> list[Fingerprint | None]:
+def _fingerprints(task: BlockTask, lengths: ColumnTable) -> list[Fingerprint | None]:
     """Return the fingerprints of a block's lengths and, if the job keeps them, of its tokens; None
     for a missing file.
     """
     if task.encoded_path is None:
-        return [part.fingerprint]
+        return [lengths.fingerprint]
     try:
-        return [part.fingerprint, open_table(task.encoded_path).fingerprint]
+        return [lengths.fingerprint, open_table(task.encoded_path).fingerprint]
     except SourceNotFoundError:
-        return [part.fingerprint, None]
+        return [lengths.fingerprint, None]
 
 
 def _first_rows(task: BlockTask) -> Iterator[int]:
@@ -175,12 +175,12 @@ def _refusal(
     context: BlockContext, description: Mapping[str, Any], sample: Sample, difference: str
 ) -> EncodersDifferError:
     """Record a difference and return its error; ``description`` belongs to the block's lengths."""
-    place = context.source.where(sample.sample_id)
+    location = context.source.where(sample.sample_id)
     # The libraries that encoded the block: a resumed job may have others.
     engine_id = description["engine"]
-    context.encoder.engine.disable(engine_id, f"it differed from the reference on {place}")
+    context.encoder.engine.disable(engine_id, f"it differed from the reference on {location}")
     return EncodersDifferError(
-        f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes "
+        f"{location} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes "
         f"it differently than the libraries that it replaces: {difference}. Nothing that it "
         "encoded is used; run the same command again: it goes on without it, as with "
         f"{setting('fast', False)}"

@@ -27,7 +27,7 @@ from brimful.measure.pending import forget_shares, measure_share, run_pending, t
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
-_PARTS_VERSION = 2
+_BLOCKS_VERSION = 2
 
 _REMEDY = (
     f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
@@ -116,7 +116,7 @@ def measure_and_keep(
     groups = search and search.groups_of(settings.share_within, source)
     key = fingerprint_of(
         [
-            *(_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None),
+            *(_BLOCKS_VERSION, provenance["settings"], provenance["labels"] if targets else None),
             *([] if search is None else search.identity),
         ]
     )
@@ -173,8 +173,8 @@ def measure_and_keep(
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
         # Kept attachments are identified by their paths, which the rows do not determine.
-        places = source.attachment_directories if encoder.takes_attachments else []
-        encoded_key = fingerprint_of([key, encoder.fingerprint, *places])[:16]
+        directories = source.attachment_directories if encoder.takes_attachments else []
+        encoded_key = fingerprint_of([key, encoder.fingerprint, *directories])[:16]
         tasks = [
             task_for(block, max(block.start, first_new), folder / "parts", encoded_dir, encoded_key)
             for block in source.blocks

@@ -107,7 +107,7 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
         "source": f"{first['source']} … {tables[-1].provenance['source']}"
         if len(tables) > 1
         else first["source"],
-        "parts": [part for table in tables for part in table.provenance["parts"]],
+        "parts": [entry for table in tables for entry in table.provenance["parts"]],
         "num_samples": sum(map(len, tables)),
         **({"num_rows": sum(table.num_rows for table in tables)} if tables[0].per_turn else {}),
         "account": Account.sum(table.provenance.get("account", {}) for table in tables).as_dict(),
@@ -126,13 +126,13 @@ def _differences(first: LengthTable, table: LengthTable) -> list[str]:
         names.append(f"budgets ({', '.join(first.budgets)} and {', '.join(table.budgets)})")
     if first.group_size != table.group_size:
         names.append(f"samples of a row ({first.group_size} and {table.group_size})")
-    kinds = [one.sharing.kind.value for one in (first, table) if one.sharing is not None]
-    if len(kinds) == 1:
-        names.append(f"share (one has {kinds[0]} that its samples share)")
+    shares = [one.sharing.kind.value for one in (first, table) if one.sharing is not None]
+    if len(shares) == 1:
+        names.append(f"share (one has {shares[0]} that its samples share)")
     if first.per_turn != table.per_turn:
         names.append(f"answers as samples ({_per_turn(first)} and {_per_turn(table)})")
-    if _kind_of_targets(first) != _kind_of_targets(table):
-        names.append(f"targets ({_kind_of_targets(first)} and {_kind_of_targets(table)})")
+    if _form_of_targets(first) != _form_of_targets(table):
+        names.append(f"targets ({_form_of_targets(first)} and {_form_of_targets(table)})")
     if ("source_fingerprint" in first.provenance) != ("source_fingerprint" in table.provenance):
         names.append("origin (one names its data and the other has plain numbers)")
     return list(dict.fromkeys(names))
@@ -142,7 +142,7 @@ def _per_turn(table: LengthTable) -> str:
     return "one each" if table.per_turn else "all in one"
 
 
-def _kind_of_targets(table: LengthTable) -> str:
+def _form_of_targets(table: LengthTable) -> str:
     if table.targets is None:
         return "not measured"
     return "all tokens" if table.targets.runs is None else "some tokens"

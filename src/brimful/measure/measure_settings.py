@@ -179,13 +179,13 @@ def provenance_of(
 
 
 def _sharing_settings(source: Source, measuring: MeasureSettings) -> dict[str, Any]:
-    within, places = measuring.share_within, source.attachment_directories
+    within, directories = measuring.share_within, source.attachment_directories
     return {
         "share": ShareMode(measuring.share).value,
         "least_shared": measuring.least_shared,
         "share_within": within if isinstance(within, str) else fingerprint_array(within),
         # Rows tell which media are one file, unless they name files in several directories.
-        **({"media_directories": places} if len(places) > 1 else {}),
+        **({"media_directories": directories} if len(directories) > 1 else {}),
     }
 
 
@@ -194,9 +194,9 @@ def differing_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> l
     provenances differ.
     """
     return [
-        f"augmentation {name}" if part == "augmentation" else name
-        for part in _COMPARED
-        for name in differing_keys(first.get(part, {}), second.get(part, {}))
+        f"augmentation {name}" if section == "augmentation" else name
+        for section in _COMPARED
+        for name in differing_keys(first.get(section, {}), second.get(section, {}))
     ]
 
 

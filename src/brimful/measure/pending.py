@@ -113,8 +113,10 @@ def measure_command(sources: Sequence[str], output: str) -> str:
     >>> measure_command(["chats.jsonl", "…"], "lengths of chats")
     "brimful measure chats.jsonl … -o 'lengths of chats'"
     """
-    words = ["brimful", "measure", *sources, "-o", output]
-    return " ".join(word if word == "…" else shlex.quote(word) for word in words)
+    arguments = ["brimful", "measure", *sources, "-o", output]
+    return " ".join(
+        argument if argument == "…" else shlex.quote(argument) for argument in arguments
+    )
 
 
 def _note_of(target: AnyPath) -> Path:
@@ -147,7 +149,7 @@ _USUAL_ROW_BYTES = 1400
 
 
 def task_for(
-    block: Block, start: int, parts: Path, encoded_dir: AnyPath | None, encoded_key: str
+    block: Block, start: int, directory: Path, encoded_dir: AnyPath | None, encoded_key: str
 ) -> BlockTask:
     """Return the task of a block from row ``start``; its files are named by the content of the
     rows.
@@ -159,10 +161,11 @@ def task_for(
         None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
     )
     # Records of comparisons are next to the lengths.
-    part_path, *_ = (
-        cached(parts / name[:2] / f"{name}{kind}") for kind in (".arrow", ".compared", ".processor")
+    lengths_path, *_ = (
+        cached(directory / name[:2] / f"{name}{suffix}")
+        for suffix in (".arrow", ".compared", ".processor")
     )
-    return BlockTask(start, block.stop, str(part_path), encoded_path, block.num_bytes)
+    return BlockTask(start, block.stop, str(lengths_path), encoded_path, block.num_bytes)
 
 
 def measure_share(
@@ -320,7 +323,7 @@ def _changed_blocks(
         for task in tasks
         if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
     ]
-    runs = [(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
+    runs = [(task.start, open_table(task.lengths_path).flat(STATES)) for task in measured_tasks]
     changes = attachment_measures().changed_samples(context.source, runs, resources)
     return {start for start, _ in changes}
 
@@ -328,18 +331,18 @@ def _changed_blocks(
 def has_lengths(task: BlockTask, context: BlockContext) -> bool:
     """Return true if the lengths of a task are stored with all that this job needs."""
     try:
-        part = open_table(task.part_path)
+        lengths = open_table(task.lengths_path)
         # Reading a column verifies its checksum.
         for name in (*context.budgets, *((STATES,) if context.encoder.takes_attachments else ())):
-            part.flat(name)
+            lengths.flat(name)
         if context.needs_runs:
-            part.ragged(RUNS)
+            lengths.ragged(RUNS)
         for name in context.search.columns if context.search else ():
-            part.flat(name)
+            lengths.flat(name)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if len(part) != len(task) or not context.encoder.engine.trusts(
-        part.description.get("engine", "")
+    if len(lengths) != len(task) or not context.encoder.engine.trusts(
+        lengths.description.get("engine", "")
     ):
         return False
-    return context.skip_bad or not part.description["rejects"]
+    return context.skip_bad or not lengths.description["rejects"]

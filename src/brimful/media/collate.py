@@ -261,11 +261,11 @@ class MediaFeatures:
                 )
             return self._maker.of(replace(item.medium, data=item.read()), item)
         except SettingsError as error:
-            raise CollateError(f"{_place(pack, item)}: {error}") from error
+            raise CollateError(f"{_title_of(pack, item)}: {error}") from error
         except BadMediumError as error:
             if self._on_bad_medium == "error":
                 raise CollateError(
-                    f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} "
+                    f"{_title_of(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} "
                     "continues without its loss"
                 ) from error
             # A pack that fills an empty place repeats media, which count where they are trained.
@@ -281,7 +281,7 @@ class MediaFeatures:
         if self.num_bad_media == 1:
             num_more = f"; all are in {self._bad_media_log}" if self._bad_media_log else ""
             warnings.warn(
-                f"{_place(pack, item)}: {reason}: it is trained without loss, and so is the sample "
+                f"{_title_of(pack, item)}: {reason}: it is trained without loss, and so is the sample "
                 f"of each further medium that cannot be decoded{num_more}",
                 RuntimeWarning,
                 stacklevel=4,
@@ -347,13 +347,10 @@ class MediaFeatures:
             assert self._rule is not None
             seconds = item.arrays.get("second_per_grid_ts", np.ones(len(counts)))
             ends = np.cumsum(counts)
-            for number, (segment, grid) in enumerate(
+            for index, (segment, grid) in enumerate(
                 zip(item.segments.tolist(), item.arrays[keys.grid].tolist(), strict=True)
             ):
-                own = (
-                    tokens[ends[number] - counts[number] : ends[number]]
-                    - sample.cu_seqlens[segment]
-                )
+                own = tokens[ends[index] - counts[index] : ends[index]] - sample.cu_seqlens[segment]
                 num_runs = grid[0] if kind is MediaKind.VIDEO and self._rule.has_frames_apart else 1
                 size = max(len(own) // num_runs, 1)
                 starts = own[::size].tolist()
@@ -362,21 +359,21 @@ class MediaFeatures:
                     or (own[size - 1 :: size] - starts != size - 1).any()
                 ):
                     raise CollateError(
-                        f"{name}: the placeholders for {keys.features!r} of item {number} are not "
+                        f"{name}: the placeholders for {keys.features!r} of item {index} are not "
                         "contiguous"
                     )
-                media[segment].append(RopeMedium(kind, starts, tuple(grid), float(seconds[number])))
+                media[segment].append(RopeMedium(kind, starts, tuple(grid), float(seconds[index])))
         if has_positions:
             return sample
-        parts = []
+        columns = []
         for length, own_media in zip(np.diff(sample.cu_seqlens).tolist(), media, strict=True):
             try:
                 own_media.sort(key=lambda medium: medium.starts[0])
                 assert self._rule is not None
-                parts.append(rope_positions(length, own_media, self._rule))
+                columns.append(rope_positions(length, own_media, self._rule))
             except BadMediumError as error:
                 raise CollateError(f"{name}: a medium {error}") from error
-        return replace(sample, positions=np.concatenate(parts, axis=1))
+        return replace(sample, positions=np.concatenate(columns, axis=1))
 
     def _token_counts(self, item: AttachedInputs) -> Int64Array | None:
         """Return the number of placeholders of the family for each item; None if the features do
@@ -398,7 +395,7 @@ class MediaFeatures:
         result: Int64Array = np.empty((3, len(pack)), dtype=np.int64)
         if pack.sharing is not None:
             # A branch goes on where its trunk ends, after the media of the trunk.
-            result[:, pack.sharing.places(pack.cu_seqlens).values] = self._positions(pack.flat())
+            result[:, pack.sharing.positions(pack.cu_seqlens).values] = self._positions(pack.flat())
             return result
         edges = pack.cu_seqlens.tolist()
         media: list[list[RopeMedium]] = [[] for _ in range(pack.num_segments)]
@@ -409,9 +406,9 @@ class MediaFeatures:
             runs = [start + run for run in item.runs]
             medium = RopeMedium(item.medium.kind, runs, item.grid, item.seconds_per_grid or 1.0)
             media[item.segment].append(medium)
-        for segment, (begin, end) in enumerate(pairwise(edges)):
+        for segment, (first, end) in enumerate(pairwise(edges)):
             try:
-                result[:, begin:end] = rope_positions(end - begin, media[segment], self._rule)
+                result[:, first:end] = rope_positions(end - first, media[segment], self._rule)
             except BadMediumError as error:
                 raise CollateError(
                     f"sample {int(pack.sample_ids[segment])}: a medium {error}"
@@ -419,5 +416,5 @@ class MediaFeatures:
         return result
 
 
-def _place(pack: Pack, item: PlacedMedium) -> str:
+def _title_of(pack: Pack, item: PlacedMedium) -> str:
     return f"sample {int(pack.sample_ids[item.segment])}, {item.title}"

@@ -94,9 +94,9 @@ def from_block(block: bytes) -> tuple[Features, dict[str, str]]:
         features = {}
         for name, facts in header.items():
             if name != "__metadata__":
-                begin, stop = facts["data_offsets"]
+                start, stop = facts["data_offsets"]
                 dtype = _DTYPES[facts["dtype"]]
-                features[name] = np.frombuffer(data[begin:stop], dtype).reshape(facts["shape"])
+                features[name] = np.frombuffer(data[start:stop], dtype).reshape(facts["shape"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadMediumError(f"its features differ from what was written ({error})") from error
     return features, metadata
@@ -109,17 +109,17 @@ def _ordered(features: Features) -> list[str]:
 
 def _header(features: Features, metadata: Mapping[str, str]) -> dict[str, Any]:
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    begin = 0
+    start = 0
     for name in _ordered(features):
         array = features[name]
-        end = begin + array.nbytes
+        end = start + array.nbytes
         # A dtype without a name in the format is a bug of the maker, and a KeyError.
         header[name] = {
             "dtype": _NAMES[array.dtype],
             "shape": list(array.shape),
-            "data_offsets": [begin, end],
+            "data_offsets": [start, end],
         }
-        begin = end
+        start = end
     return header
 
 

@@ -145,13 +145,15 @@ def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile
     chunks = []
     # Invariant: the file is at the length of a chunk. Chunks of pixels are skipped, never read.
     while len(start := file.read(8)) == 8:
-        length, kind = struct.unpack(">I4s", start)
+        length, chunk_type = struct.unpack(">I4s", start)
         # The first image of an animation ends at the control chunk of the second, and so does
         # Pillow's reading.
-        if kind == b"IEND" or (kind == b"fcTL" and getattr(image, "is_animated", False)):
+        if chunk_type == b"IEND" or (
+            chunk_type == b"fcTL" and getattr(image, "is_animated", False)
+        ):
             break
-        if kind in _PNG_TEXTS:
-            chunks.append(_png_chunk(kind, file.read(length)))
+        if chunk_type in _PNG_TEXTS:
+            chunks.append(_png_chunk(chunk_type, file.read(length)))
             file.seek(4, SEEK_CUR)
         else:
             file.seek(length + 4, SEEK_CUR)
@@ -160,5 +162,10 @@ def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile
     return Image.open(BytesIO(header + b"".join(chunks) + _png_chunk(b"IDAT", b"")))
 
 
-def _png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def _png_chunk(chunk_type: bytes, data: bytes) -> bytes:
+    return (
+        struct.pack(">I", len(data))
+        + chunk_type
+        + data
+        + struct.pack(">I", zlib.crc32(chunk_type + data))
+    )

@@ -96,10 +96,10 @@ def changed_samples(
         resources: to compare them.
     """
     asked = [
-        StatedRows(start + begin, states[begin : begin + _TASK_ROWS])
+        StatedRows(start + first, states[first : first + _TASK_ROWS])
         for start, states in runs
-        for begin in range(0, len(states), _TASK_ROWS)
-        if states[begin : begin + _TASK_ROWS].any()
+        for first in range(0, len(states), _TASK_ROWS)
+        if states[first : first + _TASK_ROWS].any()
     ]
     num_rows = sum(len(run.states) for run in asked)
     resources = resources.for_work(is_small=num_rows <= _IN_PROCESS_ROWS)
@@ -154,14 +154,14 @@ class Comparison:
         self._reference = reference_of(context.encoder)
         self._kinds_seen: set[int] = set()
         self._seconds = 0.0
-        self._begin = time.perf_counter()
+        self._start_time = time.perf_counter()
 
     def is_due(self, task: BlockTask) -> bool:
         """Return true if the lengths of a measured block were not compared yet."""
         if self._reference is None:
             return False
-        part = open_table(task.part_path)
-        return not is_recorded(task, ".processor", [part.fingerprint, self._reference.id])
+        lengths = open_table(task.lengths_path)
+        return not is_recorded(task, ".processor", [lengths.fingerprint, self._reference.id])
 
     def compare(self, task: BlockTask) -> None:
         """Compare some samples of a measured block, and record that it was done.
@@ -171,25 +171,25 @@ class Comparison:
         """
         if self._reference is None:
             return
-        part = open_table(task.part_path)
-        if _kinds(part).any() and self._reference.obstacle:
+        lengths = open_table(task.lengths_path)
+        if _kinds(lengths).any() and self._reference.obstacle:
             self._progress.say(
                 f"media are not compared with the processor of the model, which cannot be loaded "
                 f"({self._reference.obstacle})"
             )
             self._reference = None
             return
-        tokens = part.flat("tokens")
-        for row in self._rows(part, task):
+        tokens = lengths.flat("tokens")
+        for row in self._rows(lengths, task):
             self._compare_row(task.start + row, int(tokens[row]), self._reference)
-        record(task, ".processor", [part.fingerprint, self._reference.id])
+        record(task, ".processor", [lengths.fingerprint, self._reference.id])
 
-    def _rows(self, part: ColumnTable, task: BlockTask) -> Iterator[int]:
+    def _rows(self, lengths: ColumnTable, task: BlockTask) -> Iterator[int]:
         """Yield rows of a block to compare: the first of each kind, then a share while time
         allows.
         """
-        kinds = _kinds(part)
-        kinds[part.flat("tokens") < 1] = 0
+        kinds = _kinds(lengths)
+        kinds[lengths.flat("tokens") < 1] = 0
         firsts = []
         for kind in np.unique(kinds[kinds > 0]).tolist():
             if kind not in self._kinds_seen:
@@ -197,16 +197,16 @@ class Comparison:
                 firsts.append(int(np.argmax(kinds == kind)))
         yield from firsts
         # By a hash of the row's number, so that no periodic pattern of the data is missed.
-        numbers = np.flatnonzero(kinds > 0)
-        is_chosen = (numbers + task.start) * 2_654_435_761 % 2**32 < 2**32 // SHARE
-        for row in numbers[is_chosen].tolist():
-            if self._seconds > TIME_SHARE * (time.perf_counter() - self._begin):
+        rows = np.flatnonzero(kinds > 0)
+        is_chosen = (rows + task.start) * 2_654_435_761 % 2**32 < 2**32 // SHARE
+        for row in rows[is_chosen].tolist():
+            if self._seconds > TIME_SHARE * (time.perf_counter() - self._start_time):
                 return
             if row not in firsts:
                 yield row
 
     def _compare_row(self, row: int, length: int, reference: ProcessorReference) -> None:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         source = self._context.source
         for sample in source.read(row, row + 1):
             if not isinstance(sample, Sample):
@@ -224,15 +224,15 @@ class Comparison:
                     f"or its chat template with {setting('chat_template')}; leave the sample out; "
                     f"or go on without the comparison by {setting('compare_media', False)}"
                 )
-        self._seconds += time.perf_counter() - begin
+        self._seconds += time.perf_counter() - start
 
 
-def _kinds(part: ColumnTable) -> Int64Array:
+def _kinds(lengths: ColumnTable) -> Int64Array:
     """Return a number for each row: 0 without media, equal for samples with none, one or several of
     the same media.
     """
-    kinds = np.zeros(len(part), dtype=np.int64)
+    kinds = np.zeros(len(lengths), dtype=np.int64)
     for name in _COUNTS:
-        if name in part:
-            kinds = 3 * kinds + np.clip(part.flat(name), 0, 2)
+        if name in lengths:
+            kinds = 3 * kinds + np.clip(lengths.flat(name), 0, 2)
     return kinds

@@ -163,9 +163,9 @@ class Medium:
             state = os.stat(self.path)
         except OSError as error:
             raise _unreadable(error) from error
-        kind = special_file(state.st_mode)
-        if kind:
-            raise BadMediumError(f"is {kind} and not a file: {self.path!r}")
+        special = special_file(state.st_mode)
+        if special:
+            raise BadMediumError(f"is {special} and not a file: {self.path!r}")
         return state
 
 

@@ -183,9 +183,9 @@ def _token_grid(medium: RopeMedium, rule: RopeRule) -> tuple[Int64Array, int, in
         return np.arange(grids, dtype=np.int64), height, width
     # The arithmetic of models is float32, and a time just below a whole number is truncated to the
     # one before.
-    numbers = np.arange(grids, dtype=np.float32)
+    indices = np.arange(grids, dtype=np.float32)
     seconds, rate = np.float32(medium.seconds_per_grid), np.float32(rule.tokens_per_second)
-    times = numbers * (seconds * rate) if rule.is_rate_first else numbers * seconds * rate
+    times = indices * (seconds * rate) if rule.is_rate_first else indices * seconds * rate
     return times.astype(np.int64), height, width
 
 

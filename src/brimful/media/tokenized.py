@@ -135,9 +135,9 @@ def placeholders_of(
     {'image': [1, 2], 'video': [], 'audio': []}
     """
     result = {}
-    for number, (kind, keys) in enumerate(MEDIA_KEYS.items(), 1):
+    for token_type, (kind, keys) in enumerate(MEDIA_KEYS.items(), 1):
         if TOKEN_TYPES in marks:
-            result[kind] = np.flatnonzero(marks[TOKEN_TYPES] == number)
+            result[kind] = np.flatnonzero(marks[TOKEN_TYPES] == token_type)
         elif keys.mask in marks:
             result[kind] = np.flatnonzero(marks[keys.mask])
         elif kind in token_ids:
@@ -224,12 +224,12 @@ def _as_text(
     return replace(extra, rope_positions=positions, columns=(*extra.columns, *missing))
 
 
-def join(parts: Sequence[tuple[int, tuple[AttachedInputs, ...]]]) -> tuple[AttachedInputs, ...]:
+def join(packs: Sequence[tuple[int, tuple[AttachedInputs, ...]]]) -> tuple[AttachedInputs, ...]:
     """Join media of several packs into media of one row: one for each kind, in order of first
     appearance.
 
     Args:
-        parts: number of the first segment in the row, and media, for each pack.
+        packs: number of the first segment in the row, and media, for each pack.
 
     Raises:
         CollateError: items of one kind have different arrays, or arrays whose shapes do not join.
@@ -240,7 +240,7 @@ def join(parts: Sequence[tuple[int, tuple[AttachedInputs, ...]]]) -> tuple[Attac
     ([1, 5], [[1, 2, 2], [1, 2, 2]])
     """
     kinds: dict[str, list[tuple[int, AttachedInputs]]] = {}
-    for first_segment, media in parts:
+    for first_segment, media in packs:
         for item in media:
             kinds.setdefault(item.kind, []).append((first_segment, item))
     return tuple(

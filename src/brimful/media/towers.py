@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.errors import SettingsError
-from brimful.plan.schedule.model_config import config_number
+from brimful.plan.schedule.model_config import config_value
 
 
 def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
@@ -43,11 +43,11 @@ def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
         config = thinker
     terms: dict[str, float] = {}
     for name, read in (("vision_config", _vision_terms), ("audio_config", _audio_terms)):
-        part = config.get(name)
-        if not isinstance(part, Mapping):
+        tower = config.get(name)
+        if not isinstance(tower, Mapping):
             continue
         try:
-            terms |= read(part, config, width)
+            terms |= read(tower, config, width)
         except SettingsError as error:
             raise SettingsError(
                 f"{name}: {error.message}; without {name} the tower is left out, and its terms can "
@@ -59,12 +59,12 @@ def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
 def _vision_terms(
     vision: Mapping[str, Any], config: Mapping[str, Any], width: int
 ) -> dict[str, float]:
-    num_layers = config_number(vision, "depth", "num_hidden_layers")
+    num_layers = config_value(vision, "depth", "num_hidden_layers")
     # In Qwen2-VL, embed_dim is the width of the tower, and hidden_size the width of the language
     # model.
-    hidden = config_number(vision, "embed_dim", "hidden_size")
+    hidden = config_value(vision, "embed_dim", "hidden_size")
     ratio = vision.get("mlp_ratio")
-    mlp = config_number(
+    mlp = config_value(
         vision, "intermediate_size", default=None if ratio is None else int(hidden * ratio)
     )
     # Qwen2.5-VL: most layers have windows of pixels, some attend to the whole image, and all have
@@ -73,15 +73,15 @@ def _vision_terms(
     is_windowed = full_layers is not None
     num_full = len(full_layers) if full_layers is not None else num_layers
     patch_size = _side(vision, "patch_size")
-    channels = config_number(vision, "in_channels", "in_chans", "num_channels", default=3)
+    channels = config_value(vision, "in_channels", "in_chans", "num_channels", default=3)
     embedding = (
-        channels * config_number(vision, "temporal_patch_size", default=1) * patch_size**2 * hidden
+        channels * config_value(vision, "temporal_patch_size", default=1) * patch_size**2 * hidden
     )
     layer = 4 * hidden**2 + (3 if is_windowed else 2) * hidden * mlp
     products = embedding + num_layers * layer + _projector_products(vision, config, hidden, width)
     linear = 2.0 * products
     if is_windowed:
-        window = (config_number(vision, "window_size") // patch_size) ** 2
+        window = (config_value(vision, "window_size") // patch_size) ** 2
         linear += 4.0 * hidden * window * (num_layers - num_full)
     return {"encoder_linear": linear, "encoder_quadratic": 4.0 * hidden * num_full}
 
@@ -93,10 +93,10 @@ def _projector_products(
     if vision.get("spatial_merge_size"):
         # Qwen: the concatenated patches of a token pass through two layers; Qwen3-VL repeats this
         # for some layers.
-        patches_of_token = config_number(vision, "spatial_merge_size") ** 2
+        patches_of_token = config_value(vision, "spatial_merge_size") ** 2
         merged = patches_of_token * hidden
         num_mergers = 1 + len(vision.get("deepstack_visual_indexes") or ())
-        out = config_number(vision, "out_hidden_size", default=width)
+        out = config_value(vision, "out_hidden_size", default=width)
         return num_mergers * merged * (merged + out) / patches_of_token
     # InternVL concatenates the patches of a token, LLaVA keeps each patch; then both have two
     # layers.
@@ -107,10 +107,10 @@ def _projector_products(
 def _audio_terms(
     audio: Mapping[str, Any], config: Mapping[str, Any], width: int
 ) -> dict[str, float]:
-    num_layers = config_number(audio, "encoder_layers", "num_hidden_layers")
-    hidden = config_number(audio, "d_model", "hidden_size")
-    mlp = config_number(audio, "encoder_ffn_dim", "intermediate_size")
-    mel_bins = config_number(audio, "num_mel_bins")
+    num_layers = config_value(audio, "encoder_layers", "num_hidden_layers")
+    hidden = config_value(audio, "d_model", "hidden_size")
+    mlp = config_value(audio, "encoder_ffn_dim", "intermediate_size")
+    mel_bins = config_value(audio, "num_mel_bins")
     # Two convolutions over three columns; the second has stride 2, and pooling halves positions to
     # tokens.
     position = num_layers * (4 * hidden**2 + 2 * hidden * mlp) + 3 * hidden**2
@@ -118,11 +118,11 @@ def _audio_terms(
     window = audio.get("n_window")
     if window is not None:
         # Qwen2.5-Omni: positions of two columns each attend within their window.
-        attention = 4.0 * num_layers * hidden * config_number(audio, "n_window") / 2
+        attention = 4.0 * num_layers * hidden * config_value(audio, "n_window") / 2
         return {"audio_linear": 2.0 * products_per_frame + attention}
     # Qwen2-Audio: every audio clip is padded to the maximum length, and the padding is also
     # computed.
-    positions = config_number(audio, "max_source_positions")
+    positions = config_value(audio, "max_source_positions")
     return {
         "audio_constant": 2.0 * products_per_frame * 2 * positions
         + 4.0 * num_layers * hidden * float(positions) ** 2
@@ -134,4 +134,4 @@ def _side(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if isinstance(value, (list, tuple)) and len(value) == 2:
         return math.isqrt(int(value[0]) * int(value[1]))
-    return config_number(config, name)
+    return config_value(config, name)

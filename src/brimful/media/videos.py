@@ -108,11 +108,11 @@ def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArr
     wish = next(wanted, None)
     with _opened(medium) as container:
         # From the beginning, as in Transformers: seeking is not exact in every container.
-        for number, frame in enumerate(container.decode(video=0)):
-            if number != wish:
+        for index, frame in enumerate(container.decode(video=0)):
+            if index != wish:
                 continue
             pixels = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-            while wish == number:
+            while wish == index:
                 yield pixels
                 wish = next(wanted, None)
             if wish is None:
@@ -181,12 +181,12 @@ def _is_complete(packet: bytes, codec: str) -> bool:
     A key frame of H.264 that is none may be complete only after a refresh of many frames, and a
     container may mark a packet that is not a key frame at all.
     """
-    mask, kinds = _COMPLETE.get(codec, (0, ()))
-    place = 0
-    while place + 4 < len(packet):
-        if packet[place + 4] & mask in kinds:
+    mask, unit_types = _COMPLETE.get(codec, (0, ()))
+    offset = 0
+    while offset + 4 < len(packet):
+        if packet[offset + 4] & mask in unit_types:
             return True
-        place += 4 + int.from_bytes(packet[place : place + 4], "big")
+        offset += 4 + int.from_bytes(packet[offset : offset + 4], "big")
     return False
 
 

@@ -17,7 +17,7 @@ from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError
 from brimful.mixtures.mixture import MixStop, Mixture, MixUnit
-from brimful.plan.policies.take_turns import as_parts, scale_for, take_turns
+from brimful.mixtures.take_turns import apportioned, scale_for, take_turns
 
 _LEAST_REFILL = 1024
 """Minimum draws that are added to a queue at a time."""
@@ -86,8 +86,8 @@ class Queue:
         epoch: int,
         allowance: int | None,
     ) -> None:
-        self._begin, end = elements.bounds[source : source + 2].tolist()
-        self._uses = elements.uses[self._begin : end]
+        self._first, end = elements.bounds[source : source + 2].tolist()
+        self._uses = elements.uses[self._first : end]
         self._purpose = f"mixture {elements.names[source]}"
         self._seed = seed
         self._replacement = mixture.replacement
@@ -116,7 +116,7 @@ class Queue:
                 order = stream.permutation(len(self._uses))
                 run = order[self._uses[order] <= self._pass]
                 self._pass += 1
-            runs.append(self._begin + run)
+            runs.append(self._first + run)
             num_missing -= len(run)
         self.elements = np.concatenate(runs)[: self.allowance]
 
@@ -176,10 +176,10 @@ def draw(
     else:
         stop = mixture.stop
     queues = []
-    for number, (name, (begin, end)) in enumerate(
+    for source, (name, (start, end)) in enumerate(
         zip(names, pairwise(elements.bounds.tolist()), strict=True)
     ):
-        count = end - begin
+        count = end - start
         if count == 0 and mixture.weights[name]:
             raise InvalidLengthsError(
                 f"source {name} of the mixture has no sample that can be packed: leave it out of "
@@ -189,12 +189,12 @@ def draw(
         if stop is MixStop.FIRST_EXHAUSTED:
             allowance = count if allowance is None else allowance
         elif stop is MixStop.ALL_EXHAUSTED:
-            required[number] = (
+            required[source] = (
                 min(count, count if allowance is None else allowance)
                 if mixture.weights[name]
                 else 0
             )
-        queues.append(Queue(elements, number, mixture, seed=seed, epoch=epoch, allowance=allowance))
+        queues.append(Queue(elements, source, mixture, seed=seed, epoch=epoch, allowance=allowance))
     shares = np.array([mixture.shares[name] for name in names])
     sizes = elements.tokens if mixture.unit is MixUnit.TOKENS else np.ones_like(elements.tokens)
     largest_size = int(sizes.max(initial=1))
@@ -216,14 +216,14 @@ def draw(
                 queue.elements[count:]
                 for queue, count in zip(queues, num_drawn.tolist(), strict=True)
             ]
-            offsets, flat = offsets_of([len(part) for part in queued]), np.concatenate(queued)
+            offsets, flat = offsets_of([len(queue) for queue in queued]), np.concatenate(queued)
             heads, amounts = offsets[:-1].copy(), np.stack([sizes[flat], elements.tokens[flat]])
         num_left = int((offsets[1:] - heads).sum())
         dtype = np.int16 if len(names) < 2**15 else np.int32
         chunk: AnyIntArray = np.empty(num_left + 1, dtype=dtype)
         kernel = compiled(take_turns, num_left * len(names), sum_calls=True) or take_turns
         num_turns, empty_source = kernel(
-            as_parts(shares, scale), credits, amounts, heads, offsets[1:].copy(), required, limits,
+            apportioned(shares, scale), credits, amounts, heads, offsets[1:].copy(), required, limits,
             chunk, largest_size == 1,
         )  # fmt: skip
         turns.append(chunk[:num_turns])

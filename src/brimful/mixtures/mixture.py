@@ -111,10 +111,10 @@ class Mixture(Draw):
         }
         for name, value in targets.items():
             self.__dict__[name] = whole_number(f"{setting('mixture')}: {name}", value, minimum=1)
-        for name, kind in _CHOICES.items():
+        for name, choices in _CHOICES.items():
             # The message names the mixture, because the names are keys of its file.
             self.__dict__[name] = choice_of(
-                kind, getattr(self, name), argument="mixture", instead=f" for {name}"
+                choices, getattr(self, name), argument="mixture", instead=f" for {name}"
             )
         if fault := self._fault(targets):
             raise SettingsError(f"{setting('mixture')}{fault}")

@@ -67,7 +67,7 @@ def pack_mixture(
             f"{setting('mixture')} draws single samples, and the samples of a group, or of a row "
             "of preferences or KTO, stay together: leave one out, or use weighting loss"
         )
-    names, begins = members_of(table, mixture, sources)
+    names, starts = members_of(table, mixture, sources)
     counts = as_uses(uses, len(table))
     segment_ids = segments.ids()
     edges = np.flatnonzero(np.diff(segment_ids, prepend=-1))
@@ -75,7 +75,7 @@ def pack_mixture(
     ids = segment_ids[edges]
     samples = Elements(
         names,
-        np.searchsorted(ids, begins),
+        np.searchsorted(ids, starts),
         sums_of(segments.lengths, offsets),
         counts[ids],
         offsets,
@@ -86,7 +86,7 @@ def pack_mixture(
             in_segments = targets_of(segments, table.targets, table.tokens)
             targets = sums_of(in_segments, offsets)
         record = mixture_record(
-            samples, begins, mixture, np.ones_like(samples.uses), targets=targets
+            samples, starts, mixture, np.ones_like(samples.uses), targets=targets
         )
         return Drawn(items, pack(items, settings), record, None)
 
@@ -99,13 +99,13 @@ def pack_mixture(
         result, elements = _pack_sources(items, samples, pack_rows)
         if mixture.num_packs is not None:
             mixture = replace(mixture, num_packs=None, num_samples=mixture.num_packs)
-    for number in range(0 if uses is not None or mixture.replacement else epoch):
+    for past_epoch in range(0 if uses is not None or mixture.replacement else epoch):
         if mixture.num_packs is None:
-            draws = draw(elements, mixture, seed=seed, epoch=number)
+            draws = draw(elements, mixture, seed=seed, epoch=past_epoch)
             num_uses = np.bincount(draws.elements, minlength=len(elements.uses))
         else:
             num_uses = samples.draws_of(
-                _draw_packs(elements, mixture, settings, number, pack_rows)[0].packs.items
+                _draw_packs(elements, mixture, settings, past_epoch, pack_rows)[0].packs.items
             )
         elements = replace(elements, uses=elements.uses + num_uses)
     if mixture.num_packs is not None:
@@ -117,7 +117,7 @@ def pack_mixture(
         else:
             result = pack_rows(samples.rows(draws.elements), epoch)
     rows = result.packs.items.astype(np.int64)
-    record = mixture_record(samples, begins, mixture, samples.draws_of(rows), result=draws)
+    record = mixture_record(samples, starts, mixture, samples.draws_of(rows), result=draws)
     times = np.bincount(rows, minlength=len(segments.lengths)).astype(np.int64)
     drawn_items = items.take(rows)
     bound = max(1, -(-int(drawn_items.segments.lengths.sum(dtype=np.int64)) // settings.usable))
@@ -176,9 +176,9 @@ def _pack_sources(
     nothing = np.empty(0, dtype=np.int64)
     packs, sources, uses = Packing(np.zeros(1, dtype=np.int64), nothing), [nothing], [nothing]
     outcome = PlanOutcome()
-    for source, (begin, end) in enumerate(pairwise(samples.bounds.tolist())):
-        for num_uses in np.unique(samples.uses[begin:end]).tolist():
-            members = begin + np.flatnonzero(samples.uses[begin:end] == num_uses)
+    for source, (start, end) in enumerate(pairwise(samples.bounds.tolist())):
+        for num_uses in np.unique(samples.uses[start:end]).tolist():
+            members = start + np.flatnonzero(samples.uses[start:end] == num_uses)
             result = pack_rows(samples.rows(members), 0)
             outcome = outcome if len(packs) else result.outcome
             packs = packs.joined(result.packs)
@@ -216,9 +216,9 @@ def members_of(
     (['code', 'chat'], array([0, 2, 3]))
     """
     if sources is None:
-        parts = table.provenance.get("parts") or []
-        sources = {str(name): int(count) for name, count in parts}
-        if len(sources) != len(parts) or not parts:
+        entries = table.provenance.get("parts") or []
+        sources = {str(name): int(count) for name, count in entries}
+        if len(sources) != len(entries) or not entries:
             raise SettingsError(
                 "the lengths do not say which sample is of which source: give "
                 f"{setting('sources')}, the number of samples of each source"

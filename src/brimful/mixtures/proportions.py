@@ -50,24 +50,24 @@ class SourceDraws:
     def describe(self) -> str:
         """Return one line on the source."""
         repeats = self.draws - self.distinct
-        parts = [
+        phrases = [
             f"{100 * self.requested:.2f} % asked for, {100 * self.realised:.2f} % packed",
             f"{counted(self.draws, 'sample')}, {counted(self.tokens, 'token')}",
         ]
         if repeats:
-            parts.append(f"{counted(repeats, 'repeat')}")
+            phrases.append(f"{counted(repeats, 'repeat')}")
         if self.left:
-            parts.append(f"{self.left:,} left for later epochs")
+            phrases.append(f"{self.left:,} left for later epochs")
         if self.exhausted:
-            parts.append("ran out before the end")
+            phrases.append("ran out before the end")
         if self.factor is not None:
-            parts.append(f"targets count {self.factor:.4g}")
-        return f"{self.source}: {'; '.join(parts)}"
+            phrases.append(f"targets count {self.factor:.4g}")
+        return f"{self.source}: {'; '.join(phrases)}"
 
 
 def mixture_record(
     samples: Elements,
-    begins: Offsets,
+    starts: Offsets,
     mixture: Mixture,
     draws: Int64Array,
     *,
@@ -79,7 +79,7 @@ def mixture_record(
 
     Args:
         samples: samples of the sources that can be packed.
-        begins: ``int64[num_sources + 1]``, first sample of each source, counting dropped and
+        starts: ``int64[num_sources + 1]``, first sample of each source, counting dropped and
             rejected samples.
         mixture: the request.
         draws: ``int64[num_samples]``, how often each sample is packed.
@@ -91,7 +91,7 @@ def mixture_record(
     bounds = samples.bounds
     shares = np.array([mixture.shares[name] for name in samples.names])
     columns: dict[str, Any] = {
-        "begin": begins[:-1],
+        "begin": starts[:-1],
         "requested": shares,
         "samples": np.diff(bounds),
         "draws": sums_of(draws, bounds),

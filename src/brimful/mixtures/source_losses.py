@@ -22,12 +22,12 @@ from brimful.errors import CollateError, SettingsError
 from brimful.mixtures.proportions import sources_of_record
 from brimful.plan import Plan
 
-__all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
+__all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceCounts"]
 
 SOURCE_IDS = "source_ids"
 """Key in the batch: the source of each label, −1 without a target."""
 
-SourceParts: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]] | Plan
+SourceCounts: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]] | Plan
 """Names and sample counts of the sources, in order; or a plan with a mixture, which records
 them.
 """
@@ -51,15 +51,15 @@ class SourceNames:
     [0, 0, 1, 1]
     """
 
-    def __init__(self, parts: SourceParts) -> None:
-        if isinstance(parts, Plan):
-            sources = sources_of_record(parts.outcome.drawn)
-            ends = [*(source.begin for source in sources[1:]), parts.ledger.samples_in]
-            parts = [
+    def __init__(self, source_counts: SourceCounts) -> None:
+        if isinstance(source_counts, Plan):
+            sources = sources_of_record(source_counts.outcome.drawn)
+            ends = [*(source.begin for source in sources[1:]), source_counts.ledger.samples_in]
+            source_counts = [
                 (source.source, end - source.begin)
                 for source, end in zip(sources, ends[: len(sources)], strict=True)
             ]
-        pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
+        pairs = list(source_counts.items() if isinstance(source_counts, Mapping) else source_counts)
         if not pairs:
             raise SettingsError(
                 f"{setting('by_source')} has no sources, as a plan without a mixture: give names "
@@ -143,7 +143,7 @@ class SourceLosses:
     {'loss/chat': 6.908, 'loss/code': 6.908}
     """
 
-    def __init__(self, sources: SourceParts | SourceNames) -> None:
+    def __init__(self, sources: SourceCounts | SourceNames) -> None:
         self.names = sources if isinstance(sources, SourceNames) else SourceNames(sources)
         self._sums = torch.zeros(3, len(self.names) + 1)
 
@@ -233,4 +233,4 @@ class SourceLosses:
 def _marked_batch(
     collator: PackCollator, names: SourceNames, features: Sequence[Any]
 ) -> dict[str, Any]:
-    return collator.speak(names.marked(collator.rows(features)))
+    return collator.convert(names.marked(collator.rows(features)))

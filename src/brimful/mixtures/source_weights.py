@@ -24,7 +24,7 @@ class SourceWeights:
     Picklable, so that workers of a loader can be spawned.
 
     Args:
-        begins: ``int64[num_sources]``, first sample of each source, ascending from 0.
+        starts: ``int64[num_sources]``, first sample of each source, ascending from 0.
         factors: ``float64[num_sources]``, weight of the targets of each source.
 
     Raises:
@@ -39,16 +39,16 @@ class SourceWeights:
     """
 
     def __init__(
-        self, begins: Sequence[int] | Int64Array, factors: Sequence[float] | Float64Array
+        self, starts: Sequence[int] | Int64Array, factors: Sequence[float] | Float64Array
     ) -> None:
-        self.begins: Int64Array = np.asarray(begins, dtype=np.int64)
+        self.starts: Int64Array = np.asarray(starts, dtype=np.int64)
         self.factors: Float64Array = np.asarray(factors, dtype=np.float64)
-        begins_ascend = self.begins[:1].tolist() == [0] and (np.diff(self.begins) > 0).all()
+        starts_ascend = self.starts[:1].tolist() == [0] and (np.diff(self.starts) > 0).all()
         are_weights = (np.isfinite(self.factors) & (self.factors >= 0)).all()
-        if self.begins.shape != self.factors.shape or not begins_ascend or not are_weights:
+        if self.starts.shape != self.factors.shape or not starts_ascend or not are_weights:
             raise SettingsError(
                 "weights of sources need sources that begin at sample 0 and follow each other, and "
-                f"a number of at least 0 for each: {self.begins.tolist()}, {self.factors.tolist()}"
+                f"a number of at least 0 for each: {self.starts.tolist()}, {self.factors.tolist()}"
             )
 
     @classmethod
@@ -83,6 +83,6 @@ class SourceWeights:
                 "samples"
             )
         of_segment = np.ones(len(batch.cu_seqlens) - 1, dtype=np.float32)
-        of_segment[: len(ids)] = self.factors[np.searchsorted(self.begins, ids, side="right") - 1]
+        of_segment[: len(ids)] = self.factors[np.searchsorted(self.starts, ids, side="right") - 1]
         weights: Float32Array = np.repeat(of_segment, np.diff(batch.cu_seqlens))
         return weights

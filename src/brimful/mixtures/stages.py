@@ -102,12 +102,12 @@ def mixture_stages(
     }
     changes = [step for step, _ in capacities if step < num_steps] or [0]
     stages = []
-    for begin, end in zip(changes, [*changes[1:], num_steps], strict=True):
-        capacity = dict(capacities).get(begin)
-        for first in range(begin, end, steps_per_stage):
-            part = slice(first, min(first + steps_per_stage, end))
-            mean = {name: float(values[part].mean()) for name, values in shares.items()}
-            stages.append(MixtureStage(first, part.stop - first, mean, capacity))
+    for stage_start, end in zip(changes, [*changes[1:], num_steps], strict=True):
+        capacity = dict(capacities).get(stage_start)
+        for first in range(stage_start, end, steps_per_stage):
+            stage = slice(first, min(first + steps_per_stage, end))
+            mean = {name: float(values[stage].mean()) for name, values in shares.items()}
+            stages.append(MixtureStage(first, stage.stop - first, mean, capacity))
     return stages
 
 
@@ -155,14 +155,14 @@ def plan_stages(
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     plans: list[Plan] = []
     counts = as_uses(uses, len(table))
-    for number, stage in enumerate(stages):
+    for index, stage in enumerate(stages):
         settings_now = replace(
             settings,
             capacity=stage.capacity or settings.capacity,
             draw=replace(
                 mixture, weights=stage.weights, num_packs=stage.num_steps * packs_per_step
             ),
-            epoch=settings.epoch * len(stages) + number,
+            epoch=settings.epoch * len(stages) + index,
         )
         plan = plan_with(table, settings_now, sources=sources, uses=counts)
         counts = consumed_samples(plan, np.arange(plan.num_packs), counts)
@@ -201,8 +201,8 @@ def consumed_samples(
     total = as_uses(before, num_samples)
     sample_ids, starts = plan.sample_ids[rows], plan.starts[rows]
     order = np.lexsort((starts, sample_ids))
-    ids, begins = sample_ids[order], starts[order]
-    edges = np.flatnonzero(np.diff(ids, prepend=-1) | np.diff(begins, prepend=-1))
+    ids, sorted_starts = sample_ids[order], starts[order]
+    edges = np.flatnonzero(np.diff(ids, prepend=-1) | np.diff(sorted_starts, prepend=-1))
     counts = np.zeros(num_samples, dtype=np.int64)
     # If a sample has several segments, its count is the count of its most frequent segment.
     np.maximum.at(counts, ids[edges], np.diff(np.r_[edges, len(ids)]))

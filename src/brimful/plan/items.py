@@ -190,8 +190,8 @@ def prepare_items(
     except OversizedSampleError as error:
         if fault is None:
             raise
-        way_out = f"{setting('no_target', 'drop')} {setting('overflow', 'drop')}"
-        raise fault.with_fault(error.message, way_out) from error
+        hint = f"{setting('no_target', 'drop')} {setting('overflow', 'drop')}"
+        raise fault.with_fault(error.message, hint) from error
     if fault is not None:
         raise fault
     if not len(left_out):

@@ -32,12 +32,12 @@ def drop_reason(name: str) -> str:
     return reasons.get(name, f"for {name}")
 
 
-def assert_all(noun: str, count: int, *parts: int) -> None:
+def assert_all(noun: str, count: int, *counts: int) -> None:
     """Assert that the parts of an account are all that came in.
 
     >>> assert_all("samples", 3, 1, 2)
     """
-    assert sum(parts) == count, f"{sum(parts)} {noun} accounted for, {count} came in"
+    assert sum(counts) == count, f"{sum(counts)} {noun} accounted for, {count} came in"
 
 
 @dataclass(frozen=True)

@@ -184,16 +184,16 @@ class PlanSettings:
             self.draw.check(self)
         algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
-        number = num_packs and setting("num_packs", num_packs)
+        packs_setting = num_packs and setting("num_packs", num_packs)
         for is_wrong, message in (
             (
-                number and self.algorithm != "spread",
-                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is "
+                packs_setting and self.algorithm != "spread",
+                f"{packs_setting} is for {setting('algorithm', 'spread')}, and the algorithm is "
                 f"{self.algorithm}",
             ),
             (
-                number and self.min_fill,
-                f"{setting('min_fill')} packs samples again, into another number than {number}: "
+                packs_setting and self.min_fill,
+                f"{setting('min_fill')} packs samples again, into another number than {packs_setting}: "
                 "leave one out",
             ),
             (

@@ -159,12 +159,12 @@ def policy_and_reference(
     return losses_of(model), reference_logps
 
 
-def check_collator(trainer: Any, kind: type[RowsCollator]) -> None:
+def check_collator(trainer: Any, collator_class: type[RowsCollator]) -> None:
     """Refuse a ``Trainer`` of Transformers with a collator of another kind."""
-    if not isinstance(trainer.data_collator, kind):
+    if not isinstance(trainer.data_collator, collator_class):
         raise SettingsError(
             f"the trainer has {type(trainer.data_collator).__name__}, and its batches need what a "
-            f"{kind.__name__} adds: pass data_collator={kind.__name__}(collator_for(model), "
+            f"{collator_class.__name__} adds: pass data_collator={collator_class.__name__}(collator_for(model), "
             "references)"
         )
 
@@ -233,7 +233,7 @@ class PreferenceCollator(RowsCollator):
         pairs = pair_segments(ids)
         pairs = pairs[targets[pairs].any(axis=1)]
         extra = self.compared(batch, features, "pairs", pairs)
-        return {**self.collator.speak([batch]), _PAIRS: extra}
+        return {**self.collator.convert([batch]), _PAIRS: extra}
 
 
 def packed_preference_loss(

@@ -23,7 +23,7 @@ from brimful.sources.sample import Completion, Message, Sample
 ANSWERS = ("chosen", "rejected")
 """Answers of a preference: sample ``2·row`` is chosen, sample ``2·row + 1`` rejected."""
 
-_Parts: TypeAlias = tuple[list[Message], tuple[list[Message], list[Message]], bool]
+_Answers: TypeAlias = tuple[list[Message], tuple[list[Message], list[Message]], bool]
 """Prompt, chosen and rejected answer, and true for texts to encode without a template."""
 
 ROTATED_ROWS = 8
@@ -90,9 +90,9 @@ class KtoRows(RowView):
 
     def parts(self, start: int, stop: int) -> Iterator[Sequence[Any]]:
         # Whole rotations are read, so that the first row also has its partner.
-        for begin in range(start - start % ROTATED_ROWS, stop, ROTATED_ROWS):
-            rows = list(self._rows.read(begin, min(begin + ROTATED_ROWS, len(self._rows))))
-            for position in range(max(start - begin, 0), min(stop - begin, len(rows))):
+        for first in range(start - start % ROTATED_ROWS, stop, ROTATED_ROWS):
+            rows = list(self._rows.read(first, min(first + ROTATED_ROWS, len(self._rows))))
+            for position in range(max(start - first, 0), min(stop - first, len(rows))):
                 row, other = rows[position], rows[position - 1]
                 is_bad = isinstance(row, MalformedRowError)
                 yield [row if is_bad else RowAndOther(row, other, slot) for slot in (0, 1)]
@@ -103,14 +103,13 @@ class KtoRows(RowView):
         starts = [block.start for block in blocks]
         for block in blocks:
             # A block depends on all rows of the rotations that it touches.
-            begin = block.start - block.start % ROTATED_ROWS
+            first = block.start - block.start % ROTATED_ROWS
             end = min(-(-block.stop // ROTATED_ROWS) * ROTATED_ROWS, len(self._rows))
-            numbers = range(bisect_right(starts, begin) - 1, bisect_left(starts, end))
+            indices = range(bisect_right(starts, first) - 1, bisect_left(starts, end))
             touched = [
-                [blocks[number].fingerprint, blocks[number].start - block.start]
-                for number in numbers
+                [blocks[index].fingerprint, blocks[index].start - block.start] for index in indices
             ]
-            identity = [touched, begin - block.start, end - block.start, self.name]
+            identity = [touched, first - block.start, end - block.start, self.name]
             result.append(
                 replace(self._block_of_samples(block), fingerprint=fingerprint_of(identity))
             )
@@ -138,7 +137,7 @@ class PreferenceFormat(RowFormat):
 
     def convert_answer(self, row: Mapping[str, Any], answer: int) -> dict[str, Any]:
         """Return the fields of the chosen (0) or rejected (1) ``Sample``."""
-        prompt, answers, is_text = self._parts(row)
+        prompt, answers, is_text = self._answers(row)
         other = [*prompt, *answers[1 - answer]]
         completion = Completion(len(prompt), other=other, needs_no_template=is_text)
         content = {"messages": [*prompt, *answers[answer]], "completion": completion}
@@ -146,11 +145,11 @@ class PreferenceFormat(RowFormat):
             content["tools"] = as_tools(self.optional(row, "tools"))
         return content
 
-    def sample_of_part(self, part: AnswerOfRow, read: Callable[..., Sample]) -> Sample:
-        return read(part.row, partial(self.convert_answer, answer=part.answer))
+    def sample_of_part(self, answer_of_row: AnswerOfRow, read: Callable[..., Sample]) -> Sample:
+        return read(answer_of_row.row, partial(self.convert_answer, answer=answer_of_row.answer))
 
     @abc.abstractmethod
-    def _parts(self, row: Mapping[str, Any]) -> _Parts:
+    def _answers(self, row: Mapping[str, Any]) -> _Answers:
         """Return the parts of a row."""
 
     def _answer(self, row: Mapping[str, Any], name: str) -> list[Message]:
@@ -191,7 +190,7 @@ class Preference(PreferenceFormat):
         }
         return keys if all(keys.values()) else None
 
-    def _parts(self, row: Mapping[str, Any]) -> _Parts:
+    def _answers(self, row: Mapping[str, Any]) -> _Answers:
         values = [self.get(row, name) for name in ANSWERS]
         are_texts = [isinstance(value, str) for value in values]
         if are_texts[0] != are_texts[1]:
@@ -232,7 +231,7 @@ class ShareGPTPreference(PreferenceFormat):
     default_fields = {**ShareGPT.default_fields, "chosen": "chosen", "rejected": "rejected"}
     required_fields = ("conversations", *ANSWERS)
 
-    def _parts(self, row: Mapping[str, Any]) -> _Parts:
+    def _answers(self, row: Mapping[str, Any]) -> _Answers:
         prompt = self.system_message(row) + self.messages(row, "conversations", as_sharegpt_message)
         return prompt, (self._answer(row, "chosen"), self._answer(row, "rejected")), False
 
@@ -253,7 +252,7 @@ class AlpacaPreference(PreferenceFormat):
     }
     required_fields = ("instruction", *ANSWERS)
 
-    def _parts(self, row: Mapping[str, Any]) -> _Parts:
+    def _answers(self, row: Mapping[str, Any]) -> _Answers:
         texts = [as_text(self.get(row, name), self.fields[name]) for name in ANSWERS]
         fields = {name: key for name, key in self.fields.items() if name in Alpaca.default_fields}
         prompt: list[Message] = Alpaca(fields).convert({**row, "output": ""})["messages"][:-1]
@@ -392,7 +391,7 @@ class AlpacaKto(KtoFormat):
     required_fields = ("instruction", "output", "label")
 
 
-def _common_turns(chosen: list[Message], rejected: list[Message]) -> _Parts:
+def _common_turns(chosen: list[Message], rejected: list[Message]) -> _Answers:
     """Split off the turns that chosen and rejected begin with; the last turn of either is never one
     of them.
     """
@@ -404,7 +403,7 @@ def _common_turns(chosen: list[Message], rejected: list[Message]) -> _Parts:
     return chosen[:num_common], (chosen[num_common:], rejected[num_common:]), False
 
 
-def _common_text(chosen: str, rejected: str) -> _Parts:
+def _common_text(chosen: str, rejected: str) -> _Answers:
     """Split off the characters that chosen and rejected begin with; a space at their end belongs to
     the answers.
     """

@@ -185,24 +185,24 @@ class KtoCollator(RowsCollator):
                 beginning.
             PlanMismatchError: a sample without a reference log probability.
         """
-        parts = [split_kl_completions(pack) for pack in features]
-        batch, extra = self._batch([part.answers for part in parts], parts)
+        splits = [split_kl_completions(pack) for pack in features]
+        batch, extra = self._batch([split.answers for split in splits], splits)
         if self.needs_kl:
-            inputs, extra_of_kl = self._batch([part.kl_completions for part in parts], parts)
+            inputs, extra_of_kl = self._batch([split.kl_completions for split in splits], splits)
             extra["mismatches"] = {**inputs, _KTO: extra_of_kl}
         return {**batch, _KTO: extra}
 
     def _batch(
-        self, packs: Sequence[Pack], parts: Sequence[AnswersAndKlCompletions]
+        self, packs: Sequence[Pack], splits: Sequence[AnswersAndKlCompletions]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         (batch,) = self.collator.rows(packs)
         # A pack that only fills the last step of a rank has no targets; its rows belong to another
         # step.
-        is_row = np.concatenate([part.is_row for part in parts])
+        is_row = np.concatenate([split.is_row for split in splits])
         extra = self.compared(batch, packs, "segments", np.flatnonzero(is_row))
-        is_desirable = np.concatenate([part.is_desirable for part in parts])
+        is_desirable = np.concatenate([split.is_desirable for split in splits])
         extra["is_desirable"] = torch.from_numpy(is_desirable[is_row])
-        return self.collator.speak([batch]), extra
+        return self.collator.convert([batch]), extra
 
 
 def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -> torch.Tensor:

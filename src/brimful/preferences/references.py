@@ -98,18 +98,18 @@ class ReferenceLogps:
             )
         tables = []
         for folder in folders:
-            parts = [open_table(path) for path in sorted(folder.glob("*.arrow"))]
-            for part in parts:
-                if not _IDENTITY.items() <= part.description.items():
+            files = [open_table(path) for path in sorted(folder.glob("*.arrow"))]
+            for file in files:
+                if not _IDENTITY.items() <= file.description.items():
                     raise CorruptFileError(
-                        f"{part.path} holds no reference log probabilities of this version"
+                        f"{file.path} holds no reference log probabilities of this version"
                     )
-            if not parts or len(parts) != parts[0].description["num_files"]:
+            if not files or len(files) != files[0].description["num_files"]:
                 raise CorruptFileError(
-                    f"{folder} has {len(parts)} files: run compute_references to its end on every "
+                    f"{folder} has {len(files)} files: run compute_references to its end on every "
                     "rank"
                 )
-            tables += parts
+            tables += files
         sample_ids, logps, contents = (
             np.concatenate([table.flat(name) for table in tables])
             for name in ("sample_ids", "logps", "contents")
@@ -218,15 +218,16 @@ def compute_references(
     folder.mkdir(parents=True, exist_ok=True)
     num_files = -(-len(packs) // _PACKS_PER_FILE)
     progress = progress or Progress()
-    numbers = range(dp_rank, num_files, dp_world_size)
-    with progress.stage("reference", total=len(numbers) * _PACKS_PER_FILE, unit="packs"):
-        for number in numbers:
-            path = folder / f"{number:08d}.arrow"
+    file_indices = range(dp_rank, num_files, dp_world_size)
+    with progress.stage("reference", total=len(file_indices) * _PACKS_PER_FILE, unit="packs"):
+        for file_index in file_indices:
+            path = folder / f"{file_index:08d}.arrow"
             if not path.exists():
                 some = [
                     packs[i]
                     for i in range(
-                        number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs))
+                        file_index * _PACKS_PER_FILE,
+                        min((file_index + 1) * _PACKS_PER_FILE, len(packs)),
                     )
                 ]
                 losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch)

@@ -12,13 +12,13 @@ from brimful.mixtures.proportions import SourceDraws
 from brimful.plan.ledger import MUCH_LOST
 from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.facts import BudgetFill, Facts, SourceShare
-from brimful.report.analysis.rank_balance import PartBalance, RankBalance
+from brimful.report.analysis.rank_balance import ComponentBalance, RankBalance
 from brimful.report.analysis.shared_work import SharedWork
-from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
+from brimful.report.analysis.what_if import Alternative, CapacityPoint, PackingOutcome
 
 
 @dataclass(frozen=True)
-class Share:
+class Percentage:
     """A share in percent: on the page with a bar under it, or in the color of loss.
 
     Attributes:
@@ -34,7 +34,7 @@ class Share:
     is_lost: bool = False
 
 
-Cell: TypeAlias = "str | int | Share | None"
+Cell: TypeAlias = "str | int | Percentage | None"
 """A text, a count, a share, or None for a number that is not known."""
 
 Row: TypeAlias = dict[str, Cell]
@@ -42,7 +42,7 @@ Row: TypeAlias = dict[str, Cell]
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows with the same columns.
 
     Attributes:
@@ -55,10 +55,10 @@ class Table:
     remarks: Sequence[str] = ()
     strong: int | None = None
 
-    def without(self, *heads: str) -> Table:
+    def without(self, *heads: str) -> ReportTable:
         """Return the table without some of its columns."""
         rows = [{head: row[head] for head in row if head not in heads} for row in self.rows]
-        return Table(rows, self.remarks, self.strong)
+        return ReportTable(rows, self.remarks, self.strong)
 
 
 class TitledTable(NamedTuple):
@@ -67,14 +67,14 @@ class TitledTable(NamedTuple):
     Attributes:
         name: of the part, unique in a report.
         title: of the part.
-        words: how to read the table.
+        caption: how to read the table.
         table: the table.
     """
 
     name: str
     title: str
-    words: str
-    table: Table
+    caption: str
+    table: ReportTable
 
 
 def titled_tables(facts: Facts) -> list[TitledTable]:
@@ -82,8 +82,10 @@ def titled_tables(facts: Facts) -> list[TitledTable]:
     shared: tuple[TitledTable, ...] = ()
     if facts.shared is not None:
         rows = sharing_table(facts.shared, facts.run.model)
-        shared = (TitledTable("shared", "Shared beginnings", _sharing_words(facts.shared), rows),)
-    parts = (
+        shared = (
+            TitledTable("shared", "Shared beginnings", _sharing_sentence(facts.shared), rows),
+        )
+    tables = (
         *shared,
         TitledTable(
             "budgets",
@@ -112,24 +114,24 @@ def titled_tables(facts: Facts) -> list[TitledTable]:
             shares_table(facts.shares or (), facts.has_losses),
         ),
     )
-    return [part for part in parts if part.table.rows]
+    return [table for table in tables if table.table.rows]
 
 
-def _sharing_words(shared: SharedWork) -> str:
+def _sharing_sentence(shared: SharedWork) -> str:
     tokens = shared.tokens
-    words = (
+    sentence = (
         f"{tokens.sharing:,} of {counted(tokens.samples, 'sample')} share their beginning with "
         f"others of their pack, in {counted(tokens.trees, 'tree')}. "
     )
-    if tokens.not_shared is not None and tokens.not_shared.words:
-        words += f"Not shared: {tokens.not_shared.words}. "
+    if tokens.not_shared is not None and tokens.not_shared.phrases:
+        sentence += f"Not shared: {tokens.not_shared.phrases}. "
     return (
-        f"{words}The last row is the expected speed-up; loss and optimizer, which have as much "
+        f"{sentence}The last row is the expected speed-up; loss and optimizer, which have as much "
         "work as without trees, are not in it."
     )
 
 
-def sharing_table(shared: SharedWork, model: str) -> Table:
+def sharing_table(shared: SharedWork, model: str) -> ReportTable:
     """Compare the samples, each on its own, with their trees."""
     tokens = shared.tokens
     rows: list[Row] = [
@@ -145,28 +147,28 @@ def sharing_table(shared: SharedWork, model: str) -> Table:
             ),
         )
     ]
-    return Table(rows)
+    return ReportTable(rows)
 
 
 def text_of(cell: Cell) -> str:
     """Return the text of a cell.
 
-    >>> [text_of(cell) for cell in ("a", 1200, Share(0.25), None)]
+    >>> [text_of(cell) for cell in ("a", 1200, Percentage(0.25), None)]
     ['a', '1,200', '25.0 %', '–']
     """
     if cell is None:
         return "–"
-    if isinstance(cell, Share):
+    if isinstance(cell, Percentage):
         return percent(cell.ratio, cell.digits)
     return cell if isinstance(cell, str) else f"{cell:,}"
 
 
-def loss(ratio: float) -> Share:
+def loss(ratio: float) -> Percentage:
     """Return the cell of a lost share."""
-    return Share(ratio, digits=2, is_lost=ratio >= MUCH_LOST)
+    return Percentage(ratio, digits=2, is_lost=ratio >= MUCH_LOST)
 
 
-def runs_table(advice: Advice) -> Table:
+def runs_table(advice: Advice) -> ReportTable:
     """Compare a step of the unpacked run with a step of the packed one."""
     longest, capacity = advice.padded_to_longest, advice.padded_to_capacity
     packed_steps = {"packed, nothing else changed": advice.packed}
@@ -193,11 +195,11 @@ def runs_table(advice: Advice) -> Table:
         }
         for run, step, positions in runs
     ]
-    table = Table(rows, strong=len(rows) - 1)
+    table = ReportTable(rows, strong=len(rows) - 1)
     return table.without("loss tokens, at most") if advice.unpacked.loss_tokens is None else table
 
 
-def choices_table(advice: Advice) -> Table:
+def choices_table(advice: Advice) -> ReportTable:
     """List the choices of settings, with learning rates by linear and by square root scaling."""
     rows: list[Row] = []
     for choice in advice.choices:
@@ -216,11 +218,11 @@ def choices_table(advice: Advice) -> Table:
             }
         )
     remarks = [", ".join(choice.merits) for choice in advice.choices]
-    table = Table(rows, remarks, strong=advice.recommended)
+    table = ReportTable(rows, remarks, strong=advice.recommended)
     return table.without("warm-up") if advice.warmup_steps is None else table
 
 
-def _planned(packs: PlannedPacks) -> Row:
+def _planned(packs: PackingOutcome) -> Row:
     return {
         "capacity": packs.capacity,
         "packs": packs.num_packs,
@@ -231,7 +233,7 @@ def _planned(packs: PlannedPacks) -> Row:
     }
 
 
-def sweep_table(points: Sequence[CapacityPoint]) -> Table:
+def sweep_table(points: Sequence[CapacityPoint]) -> ReportTable:
     """List other capacities."""
     rows: list[Row] = [
         {
@@ -241,10 +243,10 @@ def sweep_table(points: Sequence[CapacityPoint]) -> Table:
         }
         for point in points
     ]
-    return Table(rows, ["← much is lost" if point.loses_much else "" for point in points])
+    return ReportTable(rows, ["← much is lost" if point.loses_much else "" for point in points])
 
 
-def comparison_table(plans: Sequence[Alternative]) -> Table:
+def comparison_table(plans: Sequence[Alternative]) -> ReportTable:
     """List other capacities and algorithms."""
     rows: list[Row] = [
         {
@@ -256,10 +258,10 @@ def comparison_table(plans: Sequence[Alternative]) -> Table:
         }
         for plan in plans
     ]
-    return Table(rows, ["← this plan" if plan.chosen else "" for plan in plans])
+    return ReportTable(rows, ["← this plan" if plan.chosen else "" for plan in plans])
 
 
-def budgets_table(fills: Sequence[BudgetFill]) -> Table:
+def budgets_table(fills: Sequence[BudgetFill]) -> ReportTable:
     """List the fill of packs in each budget."""
     rows: list[Row] = []
     for fill in fills:
@@ -268,22 +270,22 @@ def budgets_table(fills: Sequence[BudgetFill]) -> Table:
             {
                 "budget": fill.name.replace("_", " "),
                 "limit of a pack": fill.capacity,
-                "fill": None if fill.fill_ratio is None else Share(fill.fill_ratio, color),
+                "fill": None if fill.fill_ratio is None else Percentage(fill.fill_ratio, color),
                 "least": fill.least,
                 "mean": f"{fill.mean:,.1f}",
                 "most": fill.most,
                 "in all packs": fill.total,
             }
         )
-    return Table(rows)
+    return ReportTable(rows)
 
 
-def media_table(media: MediaCensus) -> Table:
+def media_table(media: MediaCensus) -> ReportTable:
     """Count the media of a store, one kind a row."""
     rows: list[Row] = []
-    for kind, count in media.kinds.items():
+    for modality, count in media.kinds.items():
         row: Row = {
-            "kind": kind,
+            "kind": modality,
             "in packs": count.count,
             "distinct": count.distinct,
             "bytes": size_of(count.bytes),
@@ -297,15 +299,15 @@ def media_table(media: MediaCensus) -> Table:
         if medium is not None:
             row["largest"] = f"{medium.name!r} of sample {medium.sample}: {medium.tokens:,} tokens"
         rows.append(row)
-    return Table(rows)
+    return ReportTable(rows)
 
 
-def shares_table(shares: Sequence[SourceShare], has_plan: bool) -> Table:
+def shares_table(shares: Sequence[SourceShare], has_plan: bool) -> ReportTable:
     """List the share of each source; before packing and after if there is a plan."""
 
-    def of_all(name: str, source: SourceShare, color: str) -> Share:
+    def of_all(name: str, source: SourceShare, color: str) -> Percentage:
         total = sum(getattr(one, name) for one in shares)
-        return Share(getattr(source, name) / max(1, total), color)
+        return Percentage(getattr(source, name) / max(1, total), color)
 
     rows: list[Row] = [
         {
@@ -321,19 +323,19 @@ def shares_table(shares: Sequence[SourceShare], has_plan: bool) -> Table:
         }
         for source in shares
     ]
-    table = Table(rows)
+    table = ReportTable(rows)
     # Without a plan nothing is packed or lost.
     lost_heads = ("of packed samples", "of packed tokens", "tokens lost")
     return table if has_plan else table.without(*lost_heads)
 
 
-def mixture_table(sources: Sequence[SourceDraws]) -> Table:
+def mixture_table(sources: Sequence[SourceDraws]) -> ReportTable:
     """List the share of each source of a mixture, requested and realized."""
     rows: list[Row] = [
         {
             "source": source.source,
-            "asked for": Share(source.requested, "one"),
-            "realized": Share(source.realised, "two"),
+            "asked for": Percentage(source.requested, "one"),
+            "realized": Percentage(source.realised, "two"),
             "samples packed": source.draws,
             "repeats": source.draws - source.distinct,
             "tokens packed": source.tokens,
@@ -343,10 +345,10 @@ def mixture_table(sources: Sequence[SourceDraws]) -> Table:
         for source in sources
     ]
     is_weighted = any(source.factor is not None for source in sources)
-    return Table(rows) if is_weighted else Table(rows).without("targets count")
+    return ReportTable(rows) if is_weighted else ReportTable(rows).without("targets count")
 
 
-def orders_table(work: RankBalance) -> Table:
+def orders_table(work: RankBalance) -> ReportTable:
     """List the waiting of ranks under each order of packs: slowest rank ÷ mean rank."""
     rows: list[Row] = []
     for order, costs in work.orders.items():
@@ -363,19 +365,19 @@ def orders_table(work: RankBalance) -> Table:
                 "Σ length²": squares,
             }
         )
-    return Table(rows)
+    return ReportTable(rows)
 
 
-def parts_table(parts: Sequence[PartBalance]) -> Table:
+def components_table(components: Sequence[ComponentBalance]) -> ReportTable:
     """List the waiting in each part of a model: slowest rank ÷ mean rank over the epoch."""
     rows: list[Row] = [
         {
-            "part of the model": part.part.value.replace("_", " "),
-            "share of the cost": percent(part.share),
-            "in seeded order": f"{part.as_it_comes:.3f}",
-            "balanced by cost": f"{part.balanced:.3f}",
-            "balanced for it alone": f"{part.alone:.3f}",
+            "part of the model": component.part.value.replace("_", " "),
+            "share of the cost": percent(component.share),
+            "in seeded order": f"{component.as_it_comes:.3f}",
+            "balanced by cost": f"{component.balanced:.3f}",
+            "balanced for it alone": f"{component.alone:.3f}",
         }
-        for part in parts
+        for component in components
     ]
-    return Table(rows)
+    return ReportTable(rows)

@@ -17,7 +17,7 @@ from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.context_parallel_split import (
     ContextParallelLayout,
     ContextParallelShard,
-    context_parallel_places,
+    context_parallel_indices,
     gather_from_context_parallel,
     split_for_context_parallel,
 )
@@ -49,7 +49,7 @@ __all__ = [
     "SampleColumn",
     "StepPlan",
     "StepTrees",
-    "context_parallel_places",
+    "context_parallel_indices",
     "find_step_prefixes",
     "gather_from_context_parallel",
     "loss_weights",

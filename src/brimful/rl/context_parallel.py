@@ -120,8 +120,8 @@ def _shares_of(lengths: Int64Array, degree: AnyIntArray) -> Int64Array:
     """Return the tokens of each of the ranks that share samples, padded to two equal chunks if
     there are several.
     """
-    parts = np.where(degree == 1, 1, 2 * degree)
-    shares: Int64Array = parts // degree * -(-lengths // parts)
+    chunks = np.where(degree == 1, 1, 2 * degree)
+    shares: Int64Array = chunks // degree * -(-lengths // chunks)
     return shares
 
 
@@ -140,7 +140,7 @@ def _fill_micro_batches(
 
     ``unplaced`` lists the unplaced items, longest first; ``next_unplaced[i]`` leads to the first of
     them at or after ``i`` that the current attempt has not placed. A share of degree n is padded to
-    two of ``parts = 2·n`` chunks.
+    two of ``chunks = 2·n`` chunks.
     """
     unplaced, next_unplaced, group_of, best_group_of = (
         by_item[0],
@@ -152,26 +152,26 @@ def _fill_micro_batches(
     num_unplaced = len(lengths)
     for item in range(num_unplaced):
         unplaced[item] = item
-    number = 0
+    micro_batch = 0
     idle_time = 0
     work_done = 0
     while num_unplaced > 0:
         longest, heaviest = lengths[unplaced[0]], weights[unplaced[0]]
         # The least degree of the longest item, and how many items of this length fit its ranks: the
         # highest level.
-        degree, parts = 1, 1
-        while parts // degree * ((longest + parts - 1) // parts) > capacity:
+        degree, chunks = 1, 1
+        while chunks // degree * ((longest + chunks - 1) // chunks) > capacity:
             degree *= 2
-            parts = 2 * degree
+            chunks = 2 * degree
         copies = 1
         while 2 * copies * longest <= degree * capacity:
             copies *= 2
         best_work, best_slowest = 0, 1
         while True:
             level = (heaviest * copies + degree - 1) // degree
-            for place in range(num_unplaced + 1):
-                next_unplaced[place] = place
-                group_of[place] = -1
+            for index in range(num_unplaced + 1):
+                next_unplaced[index] = index
+                group_of[index] = -1
             free = num_ranks
             num_groups = 0
             work = 0
@@ -187,13 +187,13 @@ def _fill_micro_batches(
                 # groups are aligned.
                 seed_length, seed_weight = lengths[unplaced[seed]], weights[unplaced[seed]]
                 seed_degree = 1
-                parts = 1
+                chunks = 1
                 while seed_degree < last_degree and (
                     seed_weight > seed_degree * level
-                    or parts // seed_degree * ((seed_length + parts - 1) // parts) > capacity
+                    or chunks // seed_degree * ((seed_length + chunks - 1) // chunks) > capacity
                 ):
                     seed_degree *= 2
-                    parts = 2 * seed_degree
+                    chunks = 2 * seed_degree
                 # Too few ranks are left for the seed, as their number is not a power of two: a
                 # shorter seed takes them.
                 if seed_degree > free:
@@ -203,17 +203,17 @@ def _fill_micro_batches(
                 room = capacity
                 allowance = seed_degree * level
                 load = 0
-                place = seed
-                while place < num_unplaced:
-                    item = unplaced[place]
-                    group_of[place] = num_groups
-                    next_unplaced[place] = place + 1
-                    room -= parts // seed_degree * ((lengths[item] + parts - 1) // parts)
+                index = seed
+                while index < num_unplaced:
+                    item = unplaced[index]
+                    group_of[index] = num_groups
+                    next_unplaced[index] = index + 1
+                    room -= chunks // seed_degree * ((lengths[item] + chunks - 1) // chunks)
                     allowance -= weights[item]
                     load += weights[item]
                     # The first later item that fits: lengths and weights fall.
-                    longest_fit = room // (parts // seed_degree) * parts
-                    low, high = place + 1, num_unplaced
+                    longest_fit = room // (chunks // seed_degree) * chunks
+                    low, high = index + 1, num_unplaced
                     while low < high:
                         middle = (low + high) // 2
                         if (
@@ -223,10 +223,10 @@ def _fill_micro_batches(
                             high = middle
                         else:
                             low = middle + 1
-                    place = low
-                    while next_unplaced[place] != place:
-                        next_unplaced[place] = next_unplaced[next_unplaced[place]]
-                        place = next_unplaced[place]
+                    index = low
+                    while next_unplaced[index] != index:
+                        next_unplaced[index] = next_unplaced[next_unplaced[index]]
+                        index = next_unplaced[index]
                 degrees[num_groups] = seed_degree
                 loads[num_groups] = load
                 work += load
@@ -273,19 +273,19 @@ def _fill_micro_batches(
         idle_time += num_ranks * best_slowest - best_work
         work_done += best_work
         num_kept = 0
-        for place in range(num_unplaced):
-            item = unplaced[place]
-            group = best_group_of[place]
+        for index in range(num_unplaced):
+            item = unplaced[index]
+            group = best_group_of[index]
             if group >= 0:
-                placement[0][item] = number
+                placement[0][item] = micro_batch
                 placement[1][item] = group
                 placement[2][item] = best_degrees[group]
             else:
                 unplaced[num_kept] = item
                 num_kept += 1
         num_unplaced = num_kept
-        number += 1
-    return number
+        micro_batch += 1
+    return micro_batch
 
 
 def _short_micro_batches(lengths: Int64Array, placement: Int64Array, num_ranks: int) -> Int64Array:
@@ -331,8 +331,8 @@ def occupy_all_ranks(
             least *= 2
         return least
 
-    for number in _short_micro_batches(lengths, placement, num_ranks).tolist():
-        items = np.flatnonzero(micro_batch == number)
+    for index in _short_micro_batches(lengths, placement, num_ranks).tolist():
+        items = np.flatnonzero(micro_batch == index)
         members = [items[group[items] == name].tolist() for name in np.unique(group[items])]
         degrees = [least_degree(rows) for rows in members]
         is_short = np.isin(micro_batch, _short_micro_batches(lengths, placement, num_ranks))
@@ -342,9 +342,9 @@ def occupy_all_ranks(
         donors = np.flatnonzero(~is_short & (lengths <= capacity) & (counts[key] > 1)).tolist()
         while (free := num_ranks - sum(degrees)) > 0:
             shares = [
-                (int(lengths[rows].sum()) / degrees[place], place)
-                for place, rows in enumerate(members)
-                if degrees[place] <= free and 2 * degrees[place] <= int(lengths[rows].min())
+                (int(lengths[rows].sum()) / degrees[member], member)
+                for member, rows in enumerate(members)
+                if degrees[member] <= free and 2 * degrees[member] <= int(lengths[rows].min())
             ]
             if shares:
                 degrees[max(shares)[1]] *= 2
@@ -356,8 +356,8 @@ def occupy_all_ranks(
                 counts[key[item]] -= 1
             else:
                 shortest = [
-                    (int(lengths[rows[-1]]), place)
-                    for place, rows in enumerate(members)
+                    (int(lengths[rows[-1]]), member)
+                    for member, rows in enumerate(members)
                     if len(rows) > 1
                 ]
                 if not shortest:
@@ -369,11 +369,11 @@ def occupy_all_ranks(
                     return
             members.append([item])
             degrees.append(1)
-        for place, rows in enumerate(members):
+        for member, rows in enumerate(members):
             micro_batch[rows], group[rows], degree[rows] = (
-                number,
-                place,
-                degrees[place],
+                index,
+                member,
+                degrees[member],
             )
 
 

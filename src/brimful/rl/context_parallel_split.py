@@ -67,7 +67,7 @@ class ContextParallelShard:
 
     Attributes:
         cp_rank, cp_size, layout: arguments of the split.
-        places: ``int64[N]``: index of each token in the row.
+        indices: ``int64[N]``: index of each token in the row.
         input_ids: ``int64[N]``.
         targets: ``int64[N]``: the label that each token predicts, ``IGNORE_INDEX`` without a
             target.
@@ -85,7 +85,7 @@ class ContextParallelShard:
     cp_rank: int
     cp_size: int
     layout: ContextParallelLayout
-    places: Int64Array
+    indices: Int64Array
     input_ids: Int64Array
     targets: Labels
     target_weights: Float32Array
@@ -111,11 +111,11 @@ class ContextParallelShard:
     def __repr__(self) -> str:
         return (
             f"ContextParallelShard(rank {self.cp_rank} of {self.cp_size}, "
-            f"{len(self.places):,} tokens, {self.layout.value})"
+            f"{len(self.indices):,} tokens, {self.layout.value})"
         )
 
 
-def context_parallel_places(
+def context_parallel_indices(
     cu_seqlens: CuSeqlens,
     *,
     cp_rank: int,
@@ -135,7 +135,7 @@ def context_parallel_places(
         SettingsError: no such rank or layout.
 
     >>> cu_seqlens = np.array([0, 8, 12], dtype=np.int32)
-    >>> context_parallel_places(cu_seqlens, cp_rank=0, cp_size=2).tolist()
+    >>> context_parallel_indices(cu_seqlens, cp_rank=0, cp_size=2).tolist()
     [0, 1, 6, 7, 8, 11]
     """
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
@@ -146,8 +146,8 @@ def context_parallel_places(
         return np.arange(total, dtype=np.int64)
     if layout is ContextParallelLayout.CONTIGUOUS:
         _refuse_remainder(total, size)
-        part = total // size
-        return np.arange(rank * part, (rank + 1) * part, dtype=np.int64)
+        slice_size = total // size
+        return np.arange(rank * slice_size, (rank + 1) * slice_size, dtype=np.int64)
     boundaries = cu_seqlens.astype(np.int64)
     if layout is ContextParallelLayout.ZIGZAG_ROW:
         _refuse_remainder(total, 2 * size)
@@ -164,10 +164,10 @@ def context_parallel_places(
     slices = lengths // (2 * size)
     # Each rank gets an early and a late slice of every segment, so that ranks have equal work under
     # a causal mask.
-    begins = np.stack(
+    slice_starts = np.stack(
         [boundaries[:-1] + rank * slices, boundaries[1:] - (rank + 1) * slices], axis=1
     )
-    return ranges(begins.reshape(-1), np.repeat(slices, 2))
+    return ranges(slice_starts.reshape(-1), np.repeat(slices, 2))
 
 
 def split_for_context_parallel(
@@ -212,7 +212,7 @@ def split_for_context_parallel(
             "without prefixes, or the data with "
             f"{setting('share', 'none')}"
         )
-    places = context_parallel_places(
+    indices = context_parallel_indices(
         batch.cu_seqlens, cp_rank=cp_rank, cp_size=cp_size, layout=layout
     )
     targets = shift_labels(batch.labels, batch.cu_seqlens)
@@ -222,22 +222,22 @@ def split_for_context_parallel(
         cp_rank=int(cp_rank),
         cp_size=int(cp_size),
         layout=layout,
-        places=places,
-        input_ids=batch.input_ids[places],
-        targets=targets[places],
-        target_weights=weights[places],
-        position_ids=batch.position_ids[places],
-        segment_index=batch.segment_index[places],
-        padding_mask=batch.padding_mask[places],
+        indices=indices,
+        input_ids=batch.input_ids[indices],
+        targets=targets[indices],
+        target_weights=weights[indices],
+        position_ids=batch.position_ids[indices],
+        segment_index=batch.segment_index[indices],
+        padding_mask=batch.padding_mask[indices],
         cu_seqlens=batch.cu_seqlens,
         max_seqlen=batch.max_seqlen,
-        rope_positions=None if batch.rope_positions is None else batch.rope_positions[:, places],
-        columns=tuple(replace(column, values=column.values[places]) for column in columns),
+        rope_positions=None if batch.rope_positions is None else batch.rope_positions[:, indices],
+        columns=tuple(replace(column, values=column.values[indices]) for column in columns),
     )
 
 
 def gather_from_context_parallel(
-    parts: Sequence[npt.ArrayLike],
+    values_of_ranks: Sequence[npt.ArrayLike],
     cu_seqlens: CuSeqlens,
     *,
     layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
@@ -245,7 +245,7 @@ def gather_from_context_parallel(
     """Put the values of all ranks back into the order of the row: ``[T, …]``.
 
     Args:
-        parts: ``[T ÷ cp_size, …]`` of each rank, in order of ranks, as an all-gather returns them.
+        values_of_ranks: ``[T ÷ cp_size, …]`` of each rank, in order of ranks, as an all-gather returns them.
         cu_seqlens: ``int32[S + 1]`` of the whole row.
         layout: layout of the split.
 
@@ -256,20 +256,20 @@ def gather_from_context_parallel(
     >>> gather_from_context_parallel([[0, 3], [1, 2]], cu_seqlens).tolist()
     [0, 1, 2, 3]
     """
-    arrays = [np.asarray(part) for part in parts]
+    arrays = [np.asarray(rank_values) for rank_values in values_of_ranks]
     values: AnyArray | None = None
     for rank, array in enumerate(arrays):
-        places = context_parallel_places(
+        indices = context_parallel_indices(
             cu_seqlens, cp_rank=rank, cp_size=len(arrays), layout=layout
         )
-        if len(array) != len(places):
+        if len(array) != len(indices):
             raise CollateError(
-                f"rank {rank} of {len(arrays)} holds {len(places):,} of {int(cu_seqlens[-1]):,} "
+                f"rank {rank} of {len(arrays)} holds {len(indices):,} of {int(cu_seqlens[-1]):,} "
                 f"tokens and gave {len(array):,} values"
             )
         if values is None:
             values = np.empty((int(cu_seqlens[-1]), *array.shape[1:]), dtype=array.dtype)
-        values[places] = array
+        values[indices] = array
     if values is None:
         raise CollateError("no parts to gather: give the parts of all ranks")
     return values

@@ -130,9 +130,9 @@ def _fill(
         while len(ready) > 0:
             unit = ready[0] & mask
             emptiest = unit * bins_per_unit
-            for place in range(emptiest + 1, (unit + 1) * bins_per_unit):
-                if tokens[place] < tokens[emptiest]:
-                    emptiest = place
+            for bin_index in range(emptiest + 1, (unit + 1) * bins_per_unit):
+                if tokens[bin_index] < tokens[emptiest]:
+                    emptiest = bin_index
             if tokens[emptiest] + length <= capacity:
                 bin_of[item] = first_bin + emptiest
                 tokens[emptiest] += length
@@ -200,23 +200,23 @@ def _scan_bins(
     """Write the bin of each item; return false if one has no room. To be compiled."""
     for item in range(len(sizes)):
         best, best_unit = -1, -1
-        for place in range(len(sums)):
-            unit = place // bins_per_unit
+        for bin_index in range(len(sums)):
+            unit = bin_index // bins_per_unit
             if best >= 0 and (
                 loads[unit] > loads[best_unit]
                 or (
                     loads[unit] == loads[best_unit]
-                    and (is_first_taken or sums[place][0] >= sums[best][0])
+                    and (is_first_taken or sums[bin_index][0] >= sums[best][0])
                 )
             ):
                 continue
             has_room = True
             for column in range(len(capacities)):
-                if sums[place][column] + sizes[item][column] > capacities[column]:
+                if sums[bin_index][column] + sizes[item][column] > capacities[column]:
                     has_room = False
                     break
             if has_room:
-                best, best_unit = place, unit
+                best, best_unit = bin_index, unit
         if best < 0:
             return False
         for column in range(len(capacities)):
@@ -226,12 +226,12 @@ def _scan_bins(
     return True
 
 
-def scattered(values: Int64Array, places: AnyIntArray) -> Int64Array:
-    """Return the array with value ``i`` at ``places[i]``, which are all places in any order.
+def scattered(values: Int64Array, indices: AnyIntArray) -> Int64Array:
+    """Return the array with value ``i`` at ``indices[i]``, which are all places in any order.
 
     >>> scattered(np.array([7, 8, 9]), np.array([2, 0, 1])).tolist()
     [8, 9, 7]
     """
     result = np.empty_like(values)
-    result[places] = values
+    result[indices] = values
     return result

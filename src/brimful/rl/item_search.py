@@ -217,10 +217,10 @@ class ItemSearch(StepSearch):
             assert groups is not None
             group = int(self._order[0])
             name = int(groups.names[group])
-            begin, end = groups.offsets[group : group + 2].tolist()
-            largest = f"group {name} of {end - begin:,} samples"
+            first, end = groups.offsets[group : group + 2].tolist()
+            largest = f"group {name} of {end - first:,} samples"
             if name == ALONE:
-                largest = f"sample {int(groups.members[begin])}"
+                largest = f"sample {int(groups.members[first])}"
             problem = (
                 f"{ranks} of {micro_batches:,} micro-batches, with room for {largest}, need "
                 f"{num_needed:,} samples, evenly divided, and the groups leave a rank with fewer"

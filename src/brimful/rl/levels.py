@@ -43,7 +43,7 @@ def fill_levels(
         micro_batches: number of slices; each micro-batch gets an item: at least
             ``num_ranks · micro_batches`` items.
         next_unplaced: ``int64[num_items + 1]``, from 0; changed in place.
-        bin_of: ``int64[num_items]``, -1; gets the micro-batch ``slice · num_ranks + place`` of each
+        bin_of: ``int64[num_items]``, -1; gets the micro-batch ``slice · num_ranks + bin_index`` of each
             placed item.
 
     Returns:
@@ -59,30 +59,33 @@ def fill_levels(
     num_items = len(lengths)
     num_unplaced = num_items
     first = 0
-    for number in range(micro_batches):
+    for slice_index in range(micro_batches):
         while first < num_items and bin_of[first] >= 0:
             first += 1
-        if first == num_items or weights[first] * num_ranks * (micro_batches - number) <= total:
-            return number
+        if (
+            first == num_items
+            or weights[first] * num_ranks * (micro_batches - slice_index) <= total
+        ):
+            return slice_index
         level = weights[first]
         # Seeds: the longest unplaced items, one for each micro-batch of the slice.
         seed_end = first
-        place = number * num_ranks
-        while place < (number + 1) * num_ranks:
+        bin_index = slice_index * num_ranks
+        while bin_index < (slice_index + 1) * num_ranks:
             if bin_of[seed_end] < 0:
-                bin_of[seed_end] = place
+                bin_of[seed_end] = bin_index
                 next_unplaced[seed_end] = seed_end + 1
                 total -= weights[seed_end]
-                place += 1
+                bin_index += 1
             seed_end += 1
         num_unplaced -= num_ranks
-        reserve = (micro_batches - number - 1) * num_ranks
+        reserve = (micro_batches - slice_index - 1) * num_ranks
         # The shortest seed is filled first: its micro-batch has the largest room, for the longest
         # items.
         seed = seed_end
         for _ in range(num_ranks):
             seed -= 1
-            while bin_of[seed] < number * num_ranks:
+            while bin_of[seed] < slice_index * num_ranks:
                 seed -= 1
             room = capacity - lengths[seed]
             allowance = level - weights[seed]
@@ -167,7 +170,7 @@ def fill_common_levels(
     for rank in range(num_ranks):
         for item in range(offsets[rank], offsets[rank + 1]):
             totals[rank] += weights[item]
-    for number in range(micro_batches):
+    for slice_index in range(micro_batches):
         level, most = 0, 0
         for rank in range(num_ranks):
             first = firsts[rank]
@@ -176,9 +179,9 @@ def fill_common_levels(
             firsts[rank] = first
             level = max(level, weights[first])
             most = max(most, totals[rank])
-        reserve = micro_batches - number - 1
+        reserve = micro_batches - slice_index - 1
         if level * (reserve + 1) <= most:
-            return number
+            return slice_index
         for rank in range(num_ranks):
             end = offsets[rank + 1]
             room, allowance = capacity, level
@@ -190,7 +193,7 @@ def fill_common_levels(
                     item = next_unplaced[item]
                 if item >= end:
                     break
-                slice_of[item] = number
+                slice_of[item] = slice_index
                 next_unplaced[item] = item + 1
                 room -= lengths[item]
                 allowance -= weights[item]

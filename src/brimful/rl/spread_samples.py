@@ -147,16 +147,16 @@ def numbered_by_cost(
     Returns:
         ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item.
     """
-    numbers = np.arange(num_ranks * micro_batches)
-    costs = np.bincount(bin_of, weights=weights, minlength=len(numbers))  # exact below 2**53
+    bins = np.arange(num_ranks * micro_batches)
+    costs = np.bincount(bin_of, weights=weights, minlength=len(bins))  # exact below 2**53
     if within_ranks:
         by_cost = np.argsort(-costs.reshape(num_ranks, micro_batches), axis=1, kind="stable")
-        by_cost += numbers[::micro_batches, None]
+        by_cost += bins[::micro_batches, None]
     else:
         slices = np.argsort(-costs, kind="stable").reshape(micro_batches, num_ranks)
         slices[1::2] = slices[1::2, ::-1]
         by_cost = slices.T
-    return scattered(numbers, by_cost.reshape(-1))[bin_of]
+    return scattered(bins, by_cost.reshape(-1))[bin_of]
 
 
 def ranks_of_groups(
@@ -192,7 +192,7 @@ def ranks_of_groups(
         return
     tokens, most = sizes[:, 0], int(room[0])
     mean = -(-int(tokens.sum()) // num_ranks)
-    limits = [most - (most - mean) * number // _LIMITS for number in range(_LIMITS)]
+    limits = [most - (most - mean) * step // _LIMITS for step in range(_LIMITS)]
     for keys, limit in [*((weights, limit) for limit in limits), (tokens, most)]:
         way = fill_least_loaded(tokens, keys, capacity=limit, num_units=num_ranks)
         if way is None:

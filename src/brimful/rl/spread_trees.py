@@ -48,7 +48,7 @@ def spread_trees(
         is_step_barrier: ranks wait once per step.
 
     Returns:
-        ``int64[num_leaves]``: the micro-batch ``rank · micro_batches + number`` of each sample; None
+        ``int64[num_leaves]``: the micro-batch ``rank · micro_batches + bin_index`` of each sample; None
         without room.
 
     Source: MULTIFIT (Coffman, Garey and Johnson, 1978), for jobs that are split and prepared again
@@ -70,9 +70,9 @@ def spread_trees(
         work = costs[bins]
         time = int(work.sum(axis=1).max() if is_step_barrier else work.max(axis=0).sum())
         if best is None or time < best_time:
-            number = np.empty(num_bins, dtype=np.int64)
-            number[bins.reshape(-1)] = np.arange(num_bins)
-            best, best_time = number[bin_of], time
+            bin_index = np.empty(num_bins, dtype=np.int64)
+            bin_index[bins.reshape(-1)] = np.arange(num_bins)
+            best, best_time = bin_index[bin_of], time
     return best
 
 
@@ -193,11 +193,11 @@ def fill_trees(
     # one key each.
     keys = [0]
     keys.pop()
-    for place in range(num_bins):
+    for bin_index in range(num_bins):
         for budget in range(num_budgets):
-            rooms[place][budget] = capacities[budget]
-        rooms[place][num_budgets] = levels[place]
-        keys.append((min(levels[place], rate * capacities[0]) << shift) | place)
+            rooms[bin_index][budget] = capacities[budget]
+        rooms[bin_index][num_budgets] = levels[bin_index]
+        keys.append((min(levels[bin_index], rate * capacities[0]) << shift) | bin_index)
     keys.sort()
     for tree in range(len(firsts)):
         first, stop = firsts[tree], stops[tree]
@@ -258,14 +258,14 @@ def fill_trees(
                         high = middle - 1
                 # A shorter range would repeat no less: what it leaves out holds the trunk of the cut.
                 end = low
-            place = keys[slot] & mask
-            room = rooms[place]
+            bin_index = keys[slot] & mask
+            room = rooms[bin_index]
             for budget in range(num_budgets + 1):
                 room[budget] -= depths[first][budget] + sums[end][budget] - sums[first + 1][budget]
             for leaf in range(first, end):
-                bin_of[leaf] = place
+                bin_of[leaf] = bin_index
             # Room shrinks: the bin moves down among the keys.
-            key = (min(room[num_budgets], rate * room[0]) << shift) | place
+            key = (min(room[num_budgets], rate * room[0]) << shift) | bin_index
             while slot > 0 and keys[slot - 1] > key:
                 keys[slot] = keys[slot - 1]
                 slot -= 1

@@ -139,13 +139,13 @@ def pack_step(
                 f"has {len(values):,}"
             )
     packs = []
-    for number, rows in enumerate(step.micro_batches(dp_rank)):
+    for index, rows in enumerate(step.micro_batches(dp_rank)):
         samples: list[int] = rows.tolist()
         ids: list[TokenIds] = [np.asarray(input_ids[sample], dtype=np.int32) for sample in samples]
         lengths = [len(row) for row in ids]
         if step.trees is None and sum(lengths) > step.capacity:
             raise CollateError(
-                f"micro-batch {number} of rank {dp_rank} has {sum(lengths):,} tokens and the "
+                f"micro-batch {index} of rank {dp_rank} has {sum(lengths):,} tokens and the "
                 f"capacity is {step.capacity:,}: these are not the samples that were planned, or "
                 "their lengths differ"
             )
@@ -160,11 +160,11 @@ def pack_step(
             pack = assemble_pack(ids, masks, samples)
             target_weights = None if weights is None else np.repeat(weights[rows], lengths)
         else:
-            trees = step.trees.micro_batch(dp_rank * step.num_micro_batches + number)
-            pack, places = _tree_of(
+            trees = step.trees.micro_batch(dp_rank * step.num_micro_batches + index)
+            pack, positions = _tree_of(
                 trees, dict(zip(samples, zip(ids, masks, strict=True), strict=True))
             )
-            of_samples = tuple(_once(column, pack, places) for column in of_samples)
+            of_samples = tuple(_once(column, pack, positions) for column in of_samples)
             target_weights = None if weights is None else _mean_weights(weights[rows], pack)
         extras = PackExtras(
             loss_weights=None if target_weights is None else target_weights.astype(np.float32),
@@ -195,19 +195,19 @@ def _tree_of(
             )
     ids, masks = zip(*(samples[sample] for sample in sample_ids.tolist()), strict=True)
     pack = assemble_tree(ids, masks, sample_ids, trees.lengths, parents)
-    places = tree_of(pack).places(pack.cu_seqlens)
+    positions = tree_of(pack).positions(pack.cu_seqlens)
     tokens = np.concatenate([ids[segment] for segment in tree_of(pack).ends.tolist()])
-    if (wrong := np.flatnonzero(pack.input_ids[places.values] != tokens)).size:
-        row = int(np.searchsorted(places.offsets, wrong[0], side="right")) - 1
-        token = int(wrong[0] - places.offsets[row])
+    if (wrong := np.flatnonzero(pack.input_ids[positions.values] != tokens)).size:
+        row = int(np.searchsorted(positions.offsets, wrong[0], side="right")) - 1
+        token = int(wrong[0] - positions.offsets[row])
         raise CollateError(
             f"sample {int(sample_ids[tree_of(pack).ends[row]])} has another token {token} than the "
             "samples that share it in the plan: find prefixes in the samples that are packed"
         )
-    return pack, places
+    return pack, positions
 
 
-def _once(column: Column, pack: Pack, places: Ragged) -> Column:
+def _once(column: Column, pack: Pack, positions: Ragged) -> Column:
     """Return a column of a tree with one value for each token of its row, from a column of all
     tokens of its samples.
 
@@ -216,22 +216,22 @@ def _once(column: Column, pack: Pack, places: Ragged) -> Column:
     """
     tree = tree_of(pack)
     values = np.full((len(pack), *column.values.shape[1:]), column.fill, column.values.dtype)
-    values[places.values] = column.values
-    numbers = np.arange(len(places.values))
+    values[positions.values] = column.values
+    indices = np.arange(len(positions.values))
     if column.place is ColumnPlace.TARGET:
         # The value of a target is of a sample that trains it.
-        numbers = tree.target_places(Ragged(numbers, places.offsets)).values
-        values[places.values[numbers]] = column.values[numbers]
-    row_values, sample_values = values[places.values[numbers]], column.values[numbers]
+        indices = tree.target_positions(Ragged(indices, positions.offsets)).values
+        values[positions.values[indices]] = column.values[indices]
+    row_values, sample_values = values[positions.values[indices]], column.values[indices]
     # NaN counts as equal to NaN.
     differs = (row_values != sample_values) & ~(np.isnan(row_values) & np.isnan(sample_values))
-    rows = np.flatnonzero(differs.reshape(len(numbers), -1).any(axis=1))
+    rows = np.flatnonzero(differs.reshape(len(indices), -1).any(axis=1))
     if len(rows):
-        token = numbers[rows[0]]
-        row = int(np.searchsorted(places.offsets, token, side="right")) - 1
+        token = indices[rows[0]]
+        row = int(np.searchsorted(positions.offsets, token, side="right")) - 1
         raise CollateError(
             f"column {column.name!r}: sample {int(pack.sample_ids[tree.ends[row]])} and another "
-            f"one share token {int(token - places.offsets[row])} and have different values there: "
+            f"one share token {int(token - positions.offsets[row])} and have different values there: "
             "leave the column out, and take values of samples by restore_index"
         )
     return replace(column, values=values)
@@ -333,13 +333,13 @@ def restore_tokens(
             "for each"
         )
     arrays = []
-    for number, (batch, output) in enumerate(zip(batches, outputs, strict=True)):
+    for batch_index, (batch, output) in enumerate(zip(batches, outputs, strict=True)):
         size, noun = _size_of_output(batch, predicted)
         array = np.asarray(output)
         array = array[0] if array.ndim > 1 and len(array) == 1 != size else array
         if array.ndim == 0 or len(array) != size:
             raise CollateError(
-                f"output {number} has the shape {array.shape} and its row {size:,} {noun}: give "
+                f"output {batch_index} has the shape {array.shape} and its row {size:,} {noun}: give "
                 f"one value for each{', including padding' if noun == 'tokens' else ''}"
             )
         arrays.append(array)
@@ -369,15 +369,15 @@ def restore_index(batches: Sequence[PackedBatch], *, predicted: bool = False) ->
     >>> from brimful.collate import lay_out
     >>> from brimful.testing.toys import toy_tree
     >>> rows = [lay_out([toy_tree([[5, 6, 7], [5, 6, 8]])])]
-    >>> [places.tolist() for places in restore_index(rows)]
+    >>> [positions.tolist() for positions in restore_index(rows)]
     [[0, 1, 2], [0, 1, 3]]
-    >>> [places.tolist() for places in restore_index(rows, predicted=True)]
+    >>> [positions.tolist() for positions in restore_index(rows, predicted=True)]
     [[-1, 0, 1], [-1, 0, 1]]
     """
-    places, sizes, sample_ids, first = [], [], [], 0
+    positions, sizes, sample_ids, first = [], [], [], 0
     for batch in batches:
-        of_row, samples = _places_of(batch, predicted)
-        places.append(np.where(of_row.values >= 0, of_row.values + first, -1))
+        of_row, samples = _positions_of(batch, predicted)
+        positions.append(np.where(of_row.values >= 0, of_row.values + first, -1))
         sizes.append(np.diff(of_row.offsets))
         sample_ids.append(samples)
         first += _size_of_output(batch, predicted)[0]
@@ -390,8 +390,8 @@ def restore_index(batches: Sequence[PackedBatch], *, predicted: bool = False) ->
             "by their index in it, as pack_step does, and restore each once"
         )
     lengths = np.concatenate(sizes)
-    begins = offsets_of(lengths)[:-1]
-    values = np.concatenate(places)[ranges(begins[order], lengths[order])]
+    sample_starts = offsets_of(lengths)[:-1]
+    values = np.concatenate(positions)[ranges(sample_starts[order], lengths[order])]
     return RestoredTokens(samples, offsets_of(lengths[order]), values)
 
 
@@ -402,24 +402,27 @@ def _size_of_output(batch: PackedBatch, predicted: bool) -> tuple[int, str]:
     return len(batch.input_ids), "tokens"
 
 
-def _places_of(batch: PackedBatch, predicted: bool) -> tuple[Ragged, Int64Array]:
+def _positions_of(batch: PackedBatch, predicted: bool) -> tuple[Ragged, Int64Array]:
     """Return the place of the value of each token of each sample of a row, -1 for none, and the
     samples.
     """
     tree = None if batch.sharing is None else tree_of(batch)
     if tree is None:
         sizes = batch.real_lengths[: batch.num_segments]
-        begins = batch.cu_seqlens[: batch.num_segments]
-        places, samples = Ragged(ranges(begins, sizes), offsets_of(sizes)), batch.sample_ids
+        segment_starts = batch.cu_seqlens[: batch.num_segments]
+        positions, samples = (
+            Ragged(ranges(segment_starts, sizes), offsets_of(sizes)),
+            batch.sample_ids,
+        )
     else:
-        places, samples = tree.places(batch.cu_seqlens), batch.sample_ids[tree.ends]
+        positions, samples = tree.positions(batch.cu_seqlens), batch.sample_ids[tree.ends]
     if not predicted:
-        return places, samples
+        return positions, samples
     if tree is not None and batch.loss_terms is not None:
-        values = np.full(len(places.values), -1, dtype=np.int64)
-        numbers = Ragged(np.arange(len(values)), places.offsets)
-        values[tree.target_places(numbers).values] = terms_of_samples(batch).values
+        values = np.full(len(positions.values), -1, dtype=np.int64)
+        indices = Ragged(np.arange(len(values)), positions.offsets)
+        values[tree.target_positions(indices).values] = terms_of_samples(batch).values
     else:
-        values = np.roll(places.values, 1)
-        values[places.offsets[:-1]] = -1
-    return Ragged(values, places.offsets), samples
+        values = np.roll(positions.values, 1)
+        values[positions.offsets[:-1]] = -1
+    return Ragged(values, positions.offsets), samples

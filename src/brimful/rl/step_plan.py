@@ -136,15 +136,15 @@ class StepTrees:
         above = segments_above(self.parents, self.offsets)
         return self.sample_ids[ends_sample(above, self.sample_ids, self.lengths)]
 
-    def micro_batch(self, number: int) -> StepTrees:
+    def micro_batch(self, micro_batch: int) -> StepTrees:
         """Return the trees of one micro-batch, by its number among the ones of all ranks."""
-        begin, end = self.offsets[number : number + 2].tolist()
+        first, end = self.offsets[micro_batch : micro_batch + 2].tolist()
         return StepTrees(
-            np.array([0, end - begin]),
-            self.sample_ids[begin:end],
-            self.starts[begin:end],
-            self.lengths[begin:end],
-            self.parents[begin:end],
+            np.array([0, end - first]),
+            self.sample_ids[first:end],
+            self.starts[first:end],
+            self.lengths[first:end],
+            self.parents[first:end],
         )
 
 
@@ -206,8 +206,8 @@ class StepPlan:
         >>> [rows.tolist() for rows in step.micro_batches(0)]
         [[3], [1]]
         """
-        begin = check_rank(dp_rank, self.dp_world_size)[0] * self.num_micro_batches
-        bounds = self.offsets[begin : begin + self.num_micro_batches + 1].tolist()
+        first = check_rank(dp_rank, self.dp_world_size)[0] * self.num_micro_batches
+        bounds = self.offsets[first : first + self.num_micro_batches + 1].tolist()
         return [self.order[a:b].copy() for a, b in pairwise(bounds)]
 
     def positions(self, dp_rank: int) -> Int64Array:

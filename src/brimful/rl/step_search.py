@@ -65,12 +65,12 @@ class StepSearch(ABC):
     def plan_of(self, bin_of: Int64Array, micro_batches: int, targets: Int64Array) -> StepPlan:
         """Return the plan with these micro-batches of items, and the targets of samples."""
 
-    def refuse_fewer(self, number: int, noun: str, micro_batches: int) -> None:
+    def refuse_fewer(self, count: int, noun: str, micro_batches: int) -> None:
         """Raise if there are fewer of something than micro-batches of all ranks."""
         num_needed = self._ranks * micro_batches
-        if number < num_needed:
+        if count < num_needed:
             raise too_few(
-                f"{counted(number, noun)} cannot fill {counted(self._ranks, 'rank')} of "
+                f"{counted(count, noun)} cannot fill {counted(self._ranks, 'rank')} of "
                 f"{micro_batches:,} micro-batches ({num_needed:,}), and none may be empty",
                 self._multiple_of,
             )

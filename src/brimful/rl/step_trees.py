@@ -159,10 +159,10 @@ def _check_prefixes(prefixes: Prefixes, lengths: Int64Array) -> None:
     tokens = lengths[order]
     too_long = shared_tokens > np.minimum(tokens, np.roll(tokens, 1))
     if too_long.any():
-        place = int(np.argmax(too_long))
+        index = int(np.argmax(too_long))
         raise InvalidLengthsError(
-            f"sample {int(order[place])} has {int(tokens[place]):,} tokens and the prefixes say "
-            f"that it shares {int(shared_tokens[place]):,} with sample {int(order[place - 1])}: find them "
+            f"sample {int(order[index])} has {int(tokens[index]):,} tokens and the prefixes say "
+            f"that it shares {int(shared_tokens[index]):,} with sample {int(order[index - 1])}: find them "
             "in the samples of this step"
         )
 

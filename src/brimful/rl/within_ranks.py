@@ -82,30 +82,27 @@ def _place_rest(
     slices.
     """
     num_ranks = len(offsets) - 1
-    number_of_bins = micro_batches - slices
+    num_bins = micro_batches - slices
     placement = slice_of.copy()
     has_room = np.zeros(num_ranks, dtype=np.int64)
     if sizes.shape[1] == 1:
         run_loop(
-            _place_least_loaded, sizes[:, 0], weights, offsets, int(capacities[0]), number_of_bins,
+            _place_least_loaded, sizes[:, 0], weights, offsets, int(capacities[0]), num_bins,
             results=(has_room, placement),
         )  # fmt: skip
         rest = np.flatnonzero((slice_of < 0) & (placement >= 0))
         if len(rest):
             bin_of = (
-                np.repeat(np.arange(num_ranks), np.diff(offsets))[rest] * number_of_bins
-                + placement[rest]
+                np.repeat(np.arange(num_ranks), np.diff(offsets))[rest] * num_bins + placement[rest]
             )
-            bin_of = numbered_by_cost(
-                bin_of, weights[rest], num_ranks, number_of_bins, within_ranks=True
-            )
-            placement[rest] = bin_of % number_of_bins + slices
+            bin_of = numbered_by_cost(bin_of, weights[rest], num_ranks, num_bins, within_ranks=True)
+            placement[rest] = bin_of % num_bins + slices
     for rank in np.flatnonzero(has_room == 0).tolist():
-        begin = int(offsets[rank])
-        items = begin + np.flatnonzero(slice_of[begin : offsets[rank + 1]] < 0)
-        if len(items) < number_of_bins or (len(items) and not number_of_bins):
+        first = int(offsets[rank])
+        items = first + np.flatnonzero(slice_of[first : offsets[rank + 1]] < 0)
+        if len(items) < num_bins or (len(items) and not num_bins):
             return None
-        if not number_of_bins:
+        if not num_bins:
             continue
         # ``spread`` sorts its micro-batches by cost: micro-batches of the same number are similar
         # on all ranks.
@@ -114,7 +111,7 @@ def _place_rest(
             weights[items],
             capacities,
             num_ranks=1,
-            micro_batches=number_of_bins,
+            micro_batches=num_bins,
             is_step_barrier=False,
         )
         if bins is None:
@@ -128,7 +125,7 @@ def _place_least_loaded(
     weights: Sequence[int],
     offsets: Sequence[int],
     capacity: int,
-    number_of_bins: int,
+    num_bins: int,
     has_room: list[int],
     slice_of: list[int],
 ) -> None:
@@ -139,25 +136,25 @@ def _place_least_loaded(
     without room are left unchanged.
     """
     num_ranks = len(offsets) - 1
-    loads = [0 for _ in range(number_of_bins)]
-    tokens = [0 for _ in range(number_of_bins)]
+    loads = [0 for _ in range(num_bins)]
+    tokens = [0 for _ in range(num_bins)]
     for rank in range(num_ranks):
         items = [item for item in range(offsets[rank], offsets[rank + 1]) if slice_of[item] < 0]
-        if len(items) < number_of_bins or (number_of_bins == 0 and len(items) > 0):
+        if len(items) < num_bins or (num_bins == 0 and len(items) > 0):
             continue
         # By cost; if that leaves an item without room, by tokens, which evens out the
         # micro-batches.
         for use_cost in (1, 0):
-            for place in range(number_of_bins):
-                loads[place], tokens[place] = 0, 0
+            for bin_index in range(num_bins):
+                loads[bin_index], tokens[bin_index] = 0, 0
             has_room[rank] = 1
             for item in items:
                 best = -1
-                for place in range(number_of_bins):
-                    if tokens[place] + lengths[item] <= capacity and (
-                        best < 0 or loads[place] < loads[best]
+                for bin_index in range(num_bins):
+                    if tokens[bin_index] + lengths[item] <= capacity and (
+                        best < 0 or loads[bin_index] < loads[best]
                     ):
-                        best = place
+                        best = bin_index
                 if best < 0:
                     has_room[rank] = 0
                     break
@@ -239,49 +236,49 @@ def _exchange_within_ranks(
     times = [0 for _ in range(micro_batches)]
     for rank in range(num_ranks):
         for item in range(offsets[rank], offsets[rank + 1]):
-            place = rank * micro_batches + slice_of[item]
-            loads[place] += weights[item]
-            tokens[place] += lengths[item]
-            counts[place] += 1
-            times[slice_of[item]] = max(times[slice_of[item]], loads[place])
+            bin_index = rank * micro_batches + slice_of[item]
+            loads[bin_index] += weights[item]
+            tokens[bin_index] += lengths[item]
+            counts[bin_index] += 1
+            times[slice_of[item]] = max(times[slice_of[item]], loads[bin_index])
     num_exchanges = 0
     is_better = True
     while is_better and num_exchanges < 2 * num_ranks * micro_batches:
         is_better = False
-        for number in range(micro_batches):
+        for micro_batch in range(micro_batches):
             # While the slowest rank of this slice can be relieved, continue with the next slowest.
             for _ in range(num_ranks):
                 slowest, second_time = 0, 0
                 for rank in range(num_ranks):
-                    load = loads[rank * micro_batches + number]
-                    if load > loads[slowest * micro_batches + number]:
+                    load = loads[rank * micro_batches + micro_batch]
+                    if load > loads[slowest * micro_batches + micro_batch]:
                         slowest = rank
                 for rank in range(num_ranks):
                     if rank != slowest:
-                        second_time = max(second_time, loads[rank * micro_batches + number])
-                begin, end = offsets[slowest], offsets[slowest + 1]
-                source = slowest * micro_batches + number
+                        second_time = max(second_time, loads[rank * micro_batches + micro_batch])
+                first, end = offsets[slowest], offsets[slowest + 1]
+                source = slowest * micro_batches + micro_batch
                 best_gain, best_given, best_taken, best_slice = 0, -1, -1, -1
-                for given_item in range(begin, end):
-                    if slice_of[given_item] != number:
+                for given_item in range(first, end):
+                    if slice_of[given_item] != micro_batch:
                         continue
                     # Moves first: a candidate before the items of the rank is one of its slices.
                     for candidate in range(
-                        begin - micro_batches if counts[source] > 1 else begin, end
+                        first - micro_batches if counts[source] > 1 else first, end
                     ):
-                        other = candidate - begin + micro_batches
+                        other = candidate - first + micro_batches
                         weight, size = weights[given_item], lengths[given_item]
-                        if candidate >= begin:
+                        if candidate >= first:
                             other = slice_of[candidate]
                             weight, size = weight - weights[candidate], size - lengths[candidate]
                         target = slowest * micro_batches + other
-                        if other == number or weight <= 0:
+                        if other == micro_batch or weight <= 0:
                             continue
                         if tokens[target] + size > capacity or tokens[source] - size > capacity:
                             continue
                         time_here = max(second_time, loads[source] - weight)
                         time_there = max(times[other], loads[target] + weight)
-                        gain = times[number] + times[other] - time_here - time_there
+                        gain = times[micro_batch] + times[other] - time_here - time_there
                         if gain > best_gain:
                             best_gain, best_given, best_taken, best_slice = (
                                 gain,
@@ -294,18 +291,18 @@ def _exchange_within_ranks(
                 target = slowest * micro_batches + best_slice
                 weight, size, count = weights[best_given], lengths[best_given], 1
                 slice_of[best_given] = best_slice
-                if best_taken >= begin:
+                if best_taken >= first:
                     weight -= weights[best_taken]
                     size -= lengths[best_taken]
                     count = 0
-                    slice_of[best_taken] = number
+                    slice_of[best_taken] = micro_batch
                 loads[source] -= weight
                 loads[target] += weight
                 tokens[source] -= size
                 tokens[target] += size
                 counts[source] -= count
                 counts[target] += count
-                times[number] = max(second_time, loads[source])
+                times[micro_batch] = max(second_time, loads[source])
                 times[best_slice] = max(times[best_slice], loads[target])
                 num_exchanges += 1
                 is_better = True

@@ -1,6 +1,5 @@
 """Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``."""
 
-from brimful.serve.agreement import RankAgreement
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
@@ -11,6 +10,5 @@ __all__ = [
     "PackLoader",
     "PackStore",
     "PackedDataset",
-    "RankAgreement",
     "open_packs",
 ]

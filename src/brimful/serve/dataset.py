@@ -175,13 +175,11 @@ class PackedDataset(IndexedPacks):
         cache_bytes: int | None = None,
     ) -> None:
         if not isinstance(directory, PackStore):
-            way_out = (
+            hint = (
                 "use from_plan for a plan, and PackedDataset.wrap(dataset, packing_length=…) for "
                 "a data set that encodes its rows"
             )
-            check_type(
-                "directory", directory, (str, os.PathLike), "the path of a pack store", way_out
-            )
+            check_type("directory", directory, (str, os.PathLike), "the path of a pack store", hint)
             directory = open_packs(
                 directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes
             )
@@ -317,10 +315,10 @@ class PackedDataset(IndexedPacks):
         return self._packs[index]  # type: ignore[return-value]  # of ``wrap``, a PlainPack
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
-        numbers = [int(index) for index in indices]
+        pack_indices = [int(index) for index in indices]
         if isinstance(self._packs, _PlannedPacks):
-            return self._packs.packs(numbers)
-        return [self._pack(number) for number in numbers]
+            return self._packs.packs(pack_indices)
+        return [self._pack(index) for index in pack_indices]
 
     def __repr__(self) -> str:
         return f"PackedDataset({counted(len(self), 'pack')}, {short(self.fingerprint)})"

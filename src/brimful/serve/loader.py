@@ -53,9 +53,9 @@ class RankLoader(Generic[AnyOrder]):
         """Epoch of the next batch. It increases at the end of an epoch."""
         return self.order.epoch
 
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, which may be the current one."""
-        self.order.begin_epoch(epoch)
+        self.order.start_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, unless it is the current epoch.
@@ -65,7 +65,7 @@ class RankLoader(Generic[AnyOrder]):
         """
         check_type("epoch", epoch, (int, np.integer), "a whole number")
         if epoch != self.epoch:
-            self.begin_epoch(epoch)
+            self.start_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         while (request := self.order.next_request()) is not None:

@@ -90,7 +90,7 @@ class Order(abc.ABC):
         self.epoch = 0
 
     @abc.abstractmethod
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, which may be the current one."""
 
     def prepare(self) -> None:  # noqa: B027  # most orders need nothing

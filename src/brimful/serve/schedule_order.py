@@ -106,7 +106,7 @@ class ScheduleOrder(Order):
         """
         return self._num_steps(self._shapes) * self._shape.micro_batches
 
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, which may be the current one."""
         # Shapes with equal step sizes share their global batches; with costs, the first of these
         # shapes decides them.
@@ -166,7 +166,7 @@ class ScheduleOrder(Order):
         self.prepare()
         assert self._rank_batches is not None
         if self._num_delivered >= len(self._rank_batches):
-            self.begin_epoch(self.epoch + 1)
+            self.start_epoch(self.epoch + 1)
             return None
         packs = [index for index in self._rank_batches[self._num_delivered].tolist() if index >= 0]
         return Request(packs or [self._filler], has_loss=bool(packs))
@@ -179,13 +179,15 @@ class ScheduleOrder(Order):
         self._num_delivered += 1
         if self._num_delivered < len(self._rank_batches):
             return False
-        self.begin_epoch(self.epoch + 1)
+        self.start_epoch(self.epoch + 1)
         return True
 
     def _position(self) -> Position:
         num_steps, num_micro_batches = divmod(self._num_delivered, self._shape.micro_batches)
-        places = num_micro_batches * self._shape.dp_world_size * self._shape.packs_per_micro_batch
-        return Position(self.epoch, self._shapes[-1].first_step + num_steps, places)
+        num_slots = (
+            num_micro_batches * self._shape.dp_world_size * self._shape.packs_per_micro_batch
+        )
+        return Position(self.epoch, self._shapes[-1].first_step + num_steps, num_slots)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position; it counts delivered batches, not batches that a consumer
@@ -212,15 +214,15 @@ class ScheduleOrder(Order):
             StateError: the state belongs to other packs or another order, or was saved within a
                 step by other ranks; names the difference.
         """
-        epoch, step, places = check_state(state, self.state_dict(), _SETTINGS)
+        epoch, step, num_slots = check_state(state, self.state_dict(), _SETTINGS)
         shapes = [Shape(*row) for row in state["shapes"]]
         saved = shapes[-1]
         is_resized = saved.step_shape != self._shape.step_shape
         packs_together = saved.dp_world_size * saved.packs_per_micro_batch
         if is_resized:
-            if places:
+            if num_slots:
                 raise StateError(
-                    f"the loader state was saved within a step, after {places} of its "
+                    f"the loader state was saved within a step, after {num_slots} of its "
                     f"{saved.step_size} packs, by {_shown(saved)}, and this run has "
                     f"{_shown(self._shape)}: save at the end of a step, or load it there"
                 )
@@ -243,7 +245,7 @@ class ScheduleOrder(Order):
                     saved.step_size,
                     _shown(saved),
                 )
-        num_micro_batches = 0 if is_resized else places // packs_together
+        num_micro_batches = 0 if is_resized else num_slots // packs_together
         num_delivered = (
             step - shapes[-1].first_step
         ) * self._shape.micro_batches + num_micro_batches

@@ -57,7 +57,7 @@ class TokenizedSample:
         input_ids: ``int32[T]``.
         loss_mask: ``bool[T]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[S + 1]``.
-        places: ``int64[T]``: index of each token in the original row, which may contain padding.
+        indices: ``int64[T]``: index of each token in the original row, which may contain padding.
         positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if
             it had none.
         loss_weights: ``float32[T]``, or None.
@@ -73,7 +73,7 @@ class TokenizedSample:
     input_ids: TokenIds
     loss_mask: LossMask
     cu_seqlens: CuSeqlens
-    places: Int64Array
+    indices: Int64Array
     positions: Int64Array | None = None
     loss_weights: Float32Array | None = None
     source_ids: Int32Array | None = None
@@ -109,7 +109,7 @@ class TokenizedSample:
         """``int64[3, T]``: time, height and width; None for text."""
         return None if self.positions is None or len(self.positions) == 1 else self.positions[-3:]
 
-    def part(self, start: int, length: int) -> "TokenizedSample":
+    def segment(self, start: int, length: int) -> "TokenizedSample":
         """Return some of the tokens of a single sample; positions begin with the same number as in
         the whole sample.
 
@@ -119,9 +119,9 @@ class TokenizedSample:
         if length == len(self.input_ids):
             return self
         if self.attached or self.num_segments > 1:
-            kind = "media" if self.attached else "several samples in a row"
+            contents = "media" if self.attached else "several samples in a row"
             raise CollateError(
-                f"sample {self.sample_id} has {kind} and {len(self.input_ids):,} tokens, and is "
+                f"sample {self.sample_id} has {contents} and {len(self.input_ids):,} tokens, and is "
                 "never cut: raise capacity, or choose overflow drop"
             )
         tokens = slice(start, start + length)
@@ -136,7 +136,7 @@ class TokenizedSample:
             input_ids=self.input_ids[tokens],
             loss_mask=loss_mask,
             cu_seqlens=np.array([0, length], dtype=np.int32),
-            places=self.places[tokens],
+            indices=self.indices[tokens],
             positions=positions,
             loss_weights=weights,
             marks={key: values[tokens] for key, values in self.marks.items()},
@@ -239,10 +239,10 @@ def _has_attached(row: TokenizedRow) -> bool:
     return has_attached
 
 
-def _weights(row: TokenizedRow, places: Int64Array) -> Float32Array | None:
+def _weights(row: TokenizedRow, indices: Int64Array) -> Float32Array | None:
     """Return the weights of the tokens in the loss, ``float32[T]``, or None."""
     weights = row.per_token(_one_of(row, _WEIGHT_KEYS))
-    return None if weights is None else np.asarray(weights[places], dtype=np.float32)
+    return None if weights is None else np.asarray(weights[indices], dtype=np.float32)
 
 
 def _sources(row: TokenizedRow, num_segments: int) -> Int32Array | None:

@@ -34,7 +34,7 @@ class FollowedLoader:
             "packs by index go to DataLoader themselves",
         )
         self._loader = loader.fork()
-        self._begin = self._loader.state_dict()
+        self._start_state = self._loader.state_dict()
 
     def __len__(self) -> int:
         """Return the number of micro-batches of a whole epoch on this rank, if the loader knows
@@ -46,14 +46,14 @@ class FollowedLoader:
         """Let the next iteration serve an epoch from its beginning, unless it already begins within
         that epoch.
         """
-        if epoch != self._begin["epoch"]:
-            self._loader.begin_epoch(epoch)
-            self._begin_at(self._loader.state_dict())
+        if epoch != self._start_state["epoch"]:
+            self._loader.start_epoch(epoch)
+            self._start_at(self._loader.state_dict())
 
-    def _begin_at(self, state: Mapping[str, Any]) -> None:
+    def _start_at(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration begin at a state."""
         self._loader.load_state_dict(state)
-        self._begin = self._loader.state_dict()
+        self._start_state = self._loader.state_dict()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._loader!r})"
@@ -102,20 +102,20 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
         self._news = news or WorkerNews()
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches(self._begin, torch.utils.data.get_worker_info())
+        return self._batches(self._start_state, torch.utils.data.get_worker_info())
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration serve an epoch from its beginning, unless it already begins within
         that epoch; in workers that stay too.
         """
         self._leave_for(epoch)
-        self._begin_packs()
-        self._news.tell(self._begin["epoch"], self._loader.order.step)
+        self._start_packs()
+        self._news.publish(self._start_state["epoch"], self._loader.order.step)
 
     def _leave_for(self, epoch: int, step: int | None = None) -> None:
-        if epoch != self._begin["epoch"]:
+        if epoch != self._start_state["epoch"]:
             # From where the last iteration began: what ``state_after`` has passed does not matter.
-            self._begin_at(self._begin)
+            self._start_at(self._start_state)
             order = self._loader.order
             if step is not None:
                 order.step = step
@@ -123,36 +123,36 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
                 order.finish_epoch()
             super().set_epoch(epoch)
 
-    def _begin_packs(self) -> None:
+    def _start_packs(self) -> None:
         # Packs that are planned again for each epoch go there in the training process.
         if hasattr(self._loader.dataset, "set_epoch"):
-            self._loader.dataset.set_epoch(self._begin["epoch"])
+            self._loader.dataset.set_epoch(self._start_state["epoch"])
 
-    def _batches(self, begin: Mapping[str, Any], worker: Any) -> Iterator[Any]:
+    def _batches(self, start: Mapping[str, Any], worker: Any) -> Iterator[Any]:
         """Serve the micro-batches of one worker; all, if there is none."""
         if worker is not None:
             # Not in ``__iter__``, where an error ends a worker that stays without a word.
-            told = self._news.hear() or (begin["epoch"] + 1, None)
+            update = self._news.receive() or (start["epoch"] + 1, None)
             if self._stays:
-                self._leave_for(*told)
-            self._stays, begin = True, self._begin
+                self._leave_for(*update)
+            self._stays, start = True, self._start_state
         order = self._loader.order.fork()
-        order.load_state_dict(begin)
-        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        order.load_state_dict(start)
+        worker_index, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for turn in itertools.cycle(range(num_workers)):
             request = order.next_request()
             if request is None:
                 break
-            batch = self._loader.make_batch(request) if turn == number else None
+            batch = self._loader.make_batch(request) if turn == worker_index else None
             is_last = order.advance()
-            if turn == number:
+            if turn == worker_index:
                 yield batch
             if is_last:
                 break
 
     def prepare(self) -> None:
         """Make what all workers need before they are forked."""
-        self._begin_at(self._begin)
+        self._start_at(self._start_state)
         self._loader.order.prepare()
 
     def state_after(self, micro_batches: int) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
         count = whole_number("micro_batches", micro_batches, minimum=0)
         order: Order = self._loader.order
         if count < self._num_passed:
-            self._begin_at(self._begin)
+            self._start_at(self._start_state)
         while self._num_passed < count:
             # At the end of an epoch the loader moves to the next one automatically.
             if order.next_request() is None and order.next_request() is None:
@@ -199,12 +199,12 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
         Raises:
             StateError: see the loader.
         """
-        self._begin_at(state)
-        self._begin_packs()
+        self._start_at(state)
+        self._start_packs()
         self._news = self._news.end()
 
-    def _begin_at(self, state: Mapping[str, Any]) -> None:
-        super()._begin_at(state)
+    def _start_at(self, state: Mapping[str, Any]) -> None:
+        super()._start_at(state)
         self._num_passed = 0
 
 

@@ -17,7 +17,7 @@ from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, 
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import as_lengths
 from brimful.plan import Overflow, Plan
-from brimful.serve.agreement import process_group
+from brimful.serve.process_group import process_group
 from brimful.store.shards import PlainPack
 
 _IN_PROCESS_ROWS = 64
@@ -98,11 +98,11 @@ class EncodedRows:
         import torch
 
         device = "cuda" if "nccl" in str(distributed.get_backend()) else "cpu"
-        numbers = torch.zeros(len(self), dtype=torch.int64, device=device)
+        totals = torch.zeros(len(self), dtype=torch.int64, device=device)
         if distributed.get_rank() == 0:
-            numbers += torch.tensor(self._own_lengths(path, num_proc).tolist(), device=device)
-        distributed.broadcast(numbers, 0)
-        return as_lengths(numbers.cpu().numpy())
+            totals += torch.tensor(self._own_lengths(path, num_proc).tolist(), device=device)
+        distributed.broadcast(totals, 0)
+        return as_lengths(totals.cpu().numpy())
 
     def _own_lengths(self, path: AnyPath | None, num_proc: int | None) -> Lengths:
         """Return the lengths in a file, after comparing the identity of its data set and some rows;

@@ -4,8 +4,7 @@ arrives (``producer``).
 
 from brimful.store.claim import JobSettings
 from brimful.store.packing_job import pack_dataset
-from brimful.store.store_check import check_store
 from brimful.store.summary import PackSummary
 from brimful.store.writing import write_packs
 
-__all__ = ["JobSettings", "PackSummary", "check_store", "pack_dataset", "write_packs"]
+__all__ = ["JobSettings", "PackSummary", "pack_dataset", "write_packs"]

@@ -265,10 +265,10 @@ class PackJob:
         per_shard = packs_per_shard(plan, self.settings.shard_bytes)
         notes, attached = dict(self.settings.notes or {}), self.attached
         if attached is None:
-            self.log.begin(self.identity(plan, per_shard), notes)
+            self.log.claim(self.identity(plan, per_shard), notes)
             return per_shard
         per_shard = attached.packs_per_shard(per_shard, plan.num_packs)
-        self.log.begin(
+        self.log.claim(
             {**self.identity(plan, per_shard), "media": attached.identity},
             {**notes, **attached.notes},
         )

@@ -200,12 +200,12 @@ def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str
     """
     if not table.rejects:
         return ""
-    sample_id, place, reason = table.rejects[0]
+    sample_id, location, reason = table.rejects[0]
     try:
         encoder.encode(source[sample_id])
     except BadSampleError as error:
-        return error.message if error.where else error.located(place).message
-    return f"{place} (sample {sample_id}): {reason}"
+        return error.message if error.where else error.located(location).message
+    return f"{location} (sample {sample_id}): {reason}"
 
 
 def _make_plan(

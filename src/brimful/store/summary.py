@@ -197,7 +197,7 @@ class PackSummary:
             (ledger.targets_dropped, "with what was dropped"),
             (ledger.targets_cut, cut_reason),
         )
-        loss = "".join(f"; {number:,} lost {reason}" for number, reason in losses if number)
+        loss = "".join(f"; {count:,} lost {reason}" for count, reason in losses if count)
         reasons = "; ".join(
             f"{counted(count, 'sample')}: {reason}"
             for reason, count in self.table.account.no_target.most_common()
@@ -296,6 +296,6 @@ def _drop_reasons(plan: Plan) -> str:
     counts = plan.outcome.dropped_by or {"tokens": 0}
     reasons = []
     for name, count in counts.items():
-        number = f"{count:,} " if len(counts) > 1 else ""
-        reasons.append(number + (_too_long(plan) if name == "tokens" else drop_reason(name)))
+        num_samples = f"{count:,} " if len(counts) > 1 else ""
+        reasons.append(num_samples + (_too_long(plan) if name == "tokens" else drop_reason(name)))
     return "; ".join(reasons)

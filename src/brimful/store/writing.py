@@ -116,9 +116,9 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
         blob = files.blob(f"shards/{seq:08d}")
         version = version_of(has_attachments=attachment_writer is not None, sharing=plan.sharing)
         writer = ShardWriter(blob, version=version, root=context.root)
-        for begin in range(first, end, BATCH_ROWS):
+        for start in range(first, end, BATCH_ROWS):
             writer.add(
-                _gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), attachment_writer)
+                _gather_rows(context, plan, start, min(start + BATCH_ROWS, end), attachment_writer)
             )
         writer.close()
         if attachment_writer is not None:
@@ -126,12 +126,12 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
             crash_points.reach("after-media")
         cum_tokens = context.cum_tokens[seq]
         num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
-        numbers = (end - first, num_tokens, end, cum_tokens)
+        counts = (end - first, num_tokens, end, cum_tokens)
         record = add_shard(
             files,
             seq,
             blob,
-            numbers,
+            counts,
             context.producer_id,
             media=facts,
             batches=writer.batches,
@@ -184,9 +184,9 @@ def _gather_rows(
         samples = context.encoded.read(sample_ids.tolist())
     else:
         # A sample that was split into several of these segments is encoded once.
-        distinct_ids, places = np.unique(sample_ids, return_inverse=True)
+        distinct_ids, indices = np.unique(sample_ids, return_inverse=True)
         distinct_samples = list(context.samples.read(distinct_ids.tolist()))
-        samples = [distinct_samples[place] for place in places.tolist()]
+        samples = [distinct_samples[index] for index in indices.tolist()]
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
     attachments = {
@@ -203,14 +203,14 @@ def _gather_rows(
         assemble = wing_of(plan.sharing).assemble
         packs = [
             assemble(
-                [ids for ids, _ in runs[begin:stop]],
-                [mask for _, mask in runs[begin:stop]],
-                sample_ids[begin:stop],
-                lengths[begin:stop],
+                [ids for ids, _ in runs[start:stop]],
+                [mask for _, mask in runs[start:stop]],
+                sample_ids[start:stop],
+                lengths[start:stop],
                 plan.sharing,
-                slice(rows.start + begin, rows.start + stop),
+                slice(rows.start + start, rows.start + stop),
             )
-            for begin, stop in pairwise(segments.tolist())
+            for start, stop in pairwise(segments.tolist())
         ]
         return PackRows.of_packs(packs, items)
     # Most plans hold whole samples; then nothing is cut.

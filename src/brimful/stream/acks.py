@@ -160,7 +160,7 @@ def expired_below(store: BlobStore) -> int:
         return 0
 
 
-def _values(text: bytes, place: str, *names: str) -> list[Any]:
+def _values(text: bytes, location: str, *names: str) -> list[Any]:
     """Return values of a small document.
 
     Raises:
@@ -170,7 +170,7 @@ def _values(text: bytes, place: str, *names: str) -> list[Any]:
         values = json.loads(text)
         return [values[name] for name in names]
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(f"{place} is damaged: {error!r}") from error
+        raise CorruptFileError(f"{location} is damaged: {error!r}") from error
 
 
 def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2) -> int:

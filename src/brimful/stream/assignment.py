@@ -158,13 +158,13 @@ class StreamOrder:
     def find(self, position: int) -> tuple[ShardRecord, int] | None:
         """Return the shard and the row at a position; None if no record has it yet."""
         self._read_on()
-        place, queue = divmod(position, self._num_queues)
+        queue_index, queue = divmod(position, self._num_queues)
         ends = self._queues[queue]
-        number = bisect_right(ends, place)
-        if number == len(ends):
+        shard_index = bisect_right(ends, queue_index)
+        if shard_index == len(ends):
             return None
-        record = self._shards[queue + number * self._num_queues]
-        return record, place - (ends[number] - record.packs)
+        record = self._shards[queue + shard_index * self._num_queues]
+        return record, queue_index - (ends[shard_index] - record.packs)
 
     def num_steps(self, *, is_full: bool) -> int:
         """Return the number of steps in the records so far: with all places filled, or with at
@@ -180,9 +180,9 @@ class StreamOrder:
         step.
         """
         self._read_on()
-        place = position // self.lanes * (self.lanes // self._num_queues)
+        queue_index = position // self.lanes * (self.lanes // self._num_queues)
         return min(
-            queue + bisect_right(ends, place) * self._num_queues
+            queue + bisect_right(ends, queue_index) * self._num_queues
             for queue, ends in enumerate(self._queues)
         )
 

@@ -160,9 +160,9 @@ class ChunkPacks(FollowedPacks):
         return [*map(self._item, positions)]
 
     def _item(self, position: int) -> Any:
-        place = self._order.find(position)
-        assert place is not None
-        row, where = self._chunks.row(*place)
+        chunk_and_row = self._order.find(position)
+        assert chunk_and_row is not None
+        row, where = self._chunks.row(*chunk_and_row)
         try:
             if isinstance(row, MalformedRowError):
                 raise row
@@ -184,9 +184,9 @@ class ChunkPacks(FollowedPacks):
     state_at = ack = _refuse
 
 
-def pack_of_line(row: Any, number: int) -> Pack:
+def pack_of_line(row: Any, position: int) -> Pack:
     """Return the pack of a packed row; without ``sample_ids`` its samples are numbered from
-    ``number`` × 2^20.
+    ``position`` × 2^20.
 
     Raises:
         MalformedRowError: the row contradicts itself, or a label differs from its token.
@@ -208,7 +208,7 @@ def pack_of_line(row: Any, number: int) -> Pack:
     edges = offsets_of(row["lengths"]).astype(np.int32)
     mask[edges[:-1]] = False
     sample_ids = row.get("sample_ids") or [
-        number * _MAX_SAMPLES + index for index in range(len(samples))
+        position * _MAX_SAMPLES + index for index in range(len(samples))
     ]
     starts = row.get("starts") or [0] * len(samples)
     return Pack(

@@ -78,7 +78,7 @@ class FollowedLog:
             StreamTimeoutError: nothing arrived in time; names the record.
             CorruptFileError: a record is damaged.
         """
-        begin = last_warning = time.monotonic()
+        start = last_warning = time.monotonic()
         wait = _FIRST_WAIT
         while not (self.end is not None or is_there()):
             num_known = len(self.shards)
@@ -87,21 +87,21 @@ class FollowedLog:
                 wait = _FIRST_WAIT
                 continue
             time_now = time.monotonic()
-            if self._timeout is not None and time_now - begin >= self._timeout:
+            if self._timeout is not None and time_now - start >= self._timeout:
                 raise StreamTimeoutError(
-                    f"{self._waiting(action)} for {time_now - begin:,.0f} s: is its producer "
+                    f"{self._waiting(action)} for {time_now - start:,.0f} s: is its producer "
                     f"running? Wait longer with {setting('timeout')}, or close the stream"
                 )
             if time_now - last_warning >= _WARN_SECONDS:
                 last_warning = time_now
                 logging.getLogger("brimful").warning(
-                    "%s for %.0f s", self._waiting(action), time_now - begin
+                    "%s for %.0f s", self._waiting(action), time_now - start
                 )
             # Ranks that began to wait together must not poll together.
             jitter = 0.75 + os.urandom(1)[0] / 512
             pause = wait * jitter
             if self._timeout is not None:
-                pause = min(pause, max(begin + self._timeout - time_now, 0.001))
+                pause = min(pause, max(start + self._timeout - time_now, 0.001))
             time.sleep(pause)
             wait = min(2 * wait, _MAX_WAIT)
 
@@ -185,7 +185,7 @@ class FollowedPacks:
             StreamTimeoutError: nothing arrived in time.
         """
         step, is_full = position // self.lanes, self.settings.tail is Tail.DROP
-        places = self.places(position)
+        positions = self.positions_of_rank(position)
 
         def is_known() -> bool:
             # A loader that drops the tail waits for all lanes: if one rank served a step and
@@ -193,7 +193,7 @@ class FollowedPacks:
             return (
                 self._order.num_steps(is_full=True) > step
                 if is_full
-                else all(map(self._order.find, places))
+                else all(map(self._order.find, positions))
             )
 
         self.log.wait_until(is_known, awaited or f"step {step:,}")
@@ -222,7 +222,7 @@ class FollowedPacks:
                 )
             self.log.look()
 
-    def places(self, position: int) -> range:
+    def positions_of_rank(self, position: int) -> range:
         """Return the positions of this rank's packs in the micro-batch that begins at a position of
         all ranks.
         """

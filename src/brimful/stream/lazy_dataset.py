@@ -184,36 +184,38 @@ class LazyShardedDataset:
             CorruptFileError: its shard is damaged.
             ShardExpiredError: its shard was removed after later checkpoints.
         """
-        number = index_of("a pack", index)
-        if number < 0:
-            number += len(self)
-        if number < 0:
+        pack_index = index_of("a pack", index)
+        if pack_index < 0:
+            pack_index += len(self)
+        if pack_index < 0:
             raise IndexError(f"no pack {index}: a data set of {len(self):,} begins at {-len(self)}")
         packs = self.packs
-        if not packs.has_micro_batch(number, f"pack {number:,} ({packs.log.num_packs:,} exist)"):
+        if not packs.has_micro_batch(
+            pack_index, f"pack {pack_index:,} ({packs.log.num_packs:,} exist)"
+        ):
             end = self.end
             if end and self._beyond == "repeat":
-                number %= end
+                pack_index %= end
             elif not end or self._beyond == "error":
                 raise IndexError(
-                    f"{self.directory} ended with {end:,} packs, and pack {number} was "
+                    f"{self.directory} ended with {end:,} packs, and pack {pack_index} was "
                     f"requested: declare num_packs={end}, "
                     f'or let beyond="repeat" begin again'
                 )
         # For a place without a pack it makes a pack without loss.
-        (pack,) = packs.__getitems__([number])
+        (pack,) = packs.__getitems__([pack_index])
         return pack  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Pack]:
         """Serve the packs in order, up to the declared length or the end of the stream."""
-        numbers = count() if self._num_packs is None else range(self._num_packs)
-        for number in numbers:
+        pack_indices = count() if self._num_packs is None else range(self._num_packs)
+        for pack_index in pack_indices:
             # A declared length may be longer than the stream.
             if (
                 self._num_packs is None or self._beyond == "error"
-            ) and not self.packs.has_micro_batch(number):
+            ) and not self.packs.has_micro_batch(pack_index):
                 return
-            yield self[number]
+            yield self[pack_index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         return [self[index] for index in indices]

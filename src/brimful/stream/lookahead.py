@@ -246,11 +246,11 @@ class Lookahead:
             row += count
             if self._num_waiting == self._size:
                 packs.append(self._plan(is_last=False))
-        return StreamPacks.of_parts(packs)
+        return StreamPacks.joined(packs)
 
     def finish(self) -> StreamPacks:
         """End the stream and return the packs of all waiting samples, however full."""
-        return self._plan(is_last=True) if self._num_waiting else StreamPacks.of_parts([])
+        return self._plan(is_last=True) if self._num_waiting else StreamPacks.joined([])
 
     @property
     def _waiting(self) -> npt.NDArray[np.void]:
@@ -320,7 +320,9 @@ class Lookahead:
             ids = np.array(state["sample_ids"], dtype=np.int64)
             lengths = np.array(state["lengths"], dtype=np.int32)
             starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
-            deadlines = np.repeat(*(np.array(part, dtype=np.int64) for part in state["deadlines"]))
+            deadlines = np.repeat(
+                *(np.array(column, dtype=np.int64) for column in state["deadlines"])
+            )
             StreamLedger(
                 **{
                     **counts,
@@ -459,9 +461,11 @@ class Lookahead:
                 packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows]
             )
         else:
-            parts = trees.segments(packing)
-            ids = waiting["id"][trees.order[parts.leaves]]
-            emitted = StreamPacks(parts.offsets, ids, parts.starts, parts.lengths, parts.parents)
+            segments = trees.segments(packing)
+            ids = waiting["id"][trees.order[segments.leaves]]
+            emitted = StreamPacks(
+                segments.offsets, ids, segments.starts, segments.lengths, segments.parents
+            )
         num_tokens = int(emitted.lengths.sum(dtype=np.int64))
         self._counts.update(
             packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens

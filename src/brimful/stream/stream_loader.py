@@ -35,7 +35,7 @@ class FollowedOrder(Order):
             0  # packs of all ranks that were delivered in this pass, including empty places
         )
 
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Go to the beginning of the stream, for the pass with this number."""
         self.epoch, self._position = int(epoch), 0
 
@@ -49,8 +49,8 @@ class FollowedOrder(Order):
             # pass.
             if not (packs.settings.repeat and self._position):
                 return None
-            self.begin_epoch(self.epoch + 1)
-        return Request(packs.places(self._position))
+            self.start_epoch(self.epoch + 1)
+        return Request(packs.positions_of_rank(self._position))
 
     def advance(self) -> bool:
         """Count the next micro-batch as served; the log may not show yet whether it was the
@@ -75,13 +75,13 @@ class FollowedOrder(Order):
         """
         packs = self._packs
         by_packs = packs.settings.assign is Assignment.PACK
-        epoch, step, places = check_state(
+        epoch, step, num_slots = check_state(
             state,
             self.state_dict(),
             ["assign", "tail"] if by_packs else ["lanes", "assign", "tail"],
         )
         lanes = state["lanes"]
-        position = step * lanes + places
+        position = step * lanes + num_slots
         remainder = position % packs.lanes
         if lanes != packs.lanes and remainder:
             raise StateError(
@@ -95,7 +95,7 @@ class FollowedOrder(Order):
                 f"micro-batches of {packs.settings.packs_per_micro_batch} × {self.dp_world_size} "
                 "ranks do not meet it: save at the end of a step"
             )
-        packs.check_reached(step + bool(places), lanes)
+        packs.check_reached(step + bool(num_slots), lanes)
         self.epoch, self._position = epoch, position
 
     def __repr__(self) -> str:

@@ -37,27 +37,27 @@ class StreamPacks:
 
     def __iter__(self) -> Iterator[tuple[SampleIds, Lengths, Lengths]]:
         """Yield sample ids, starts and lengths of each pack."""
-        for begin, end in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
-            yield self.sample_ids[begin:end], self.starts[begin:end], self.lengths[begin:end]
+        for first, end in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
+            yield self.sample_ids[first:end], self.starts[first:end], self.lengths[first:end]
 
     def as_lists(self) -> list[list[int]]:
         """Return the sample ids of each pack, for small examples."""
         return [sample_ids.tolist() for sample_ids, _, _ in self]
 
     @classmethod
-    def of_parts(cls, parts: list[StreamPacks]) -> StreamPacks:
+    def joined(cls, groups: list[StreamPacks]) -> StreamPacks:
         """Concatenate the packs of several parts."""
         return cls(
             offsets_of(
                 np.concatenate(
-                    [np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)]
+                    [np.empty(0, dtype=np.int64), *(np.diff(group.offsets) for group in groups)]
                 )
             ),
-            np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
-            np.concatenate([np.empty(0, dtype=np.int32), *(part.starts for part in parts)]),
-            np.concatenate([np.empty(0, dtype=np.int32), *(part.lengths for part in parts)]),
-            np.concatenate([part.parents for part in parts if part.parents is not None])
-            if any(part.parents is not None for part in parts)
+            np.concatenate([np.empty(0, dtype=np.int64), *(group.sample_ids for group in groups)]),
+            np.concatenate([np.empty(0, dtype=np.int32), *(group.starts for group in groups)]),
+            np.concatenate([np.empty(0, dtype=np.int32), *(group.lengths for group in groups)]),
+            np.concatenate([group.parents for group in groups if group.parents is not None])
+            if any(group.parents is not None for group in groups)
             else None,
         )
 

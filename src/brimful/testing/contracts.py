@@ -111,15 +111,15 @@ class RowsContract(abc.ABC):
         Reports give each file its share by the numbers of ``members``.
         """
         rows = self.make_rows(tmp_path, self.texts)
-        places = list(map(rows.where, range(len(rows))))
-        assert len(set(places)) == len(places)
-        assert all(place and "\n" not in place for place in places)
+        locations = list(map(rows.where, range(len(rows))))
+        assert len(set(locations)) == len(locations)
+        assert all(location and "\n" not in location for location in locations)
         assert rows.title
         assert sum(count for _, count in rows.members) == len(rows)
 
     def test_blocks_cut_all_rows(self, tmp_path: Path) -> None:
         """Blocks are the tasks of measuring: a gap is a sample that is never measured."""
-        rows = self.make_rows(tmp_path, [f"row {number}" for number in range(self.num_rows)])
+        rows = self.make_rows(tmp_path, [f"row {index}" for index in range(self.num_rows)])
         blocks = list(rows.blocks)
         assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
         assert blocks[-1].stop == len(rows) == self.num_rows
@@ -145,7 +145,7 @@ class RowsContract(abc.ABC):
 
     def test_a_changed_row_changes_its_block_alone(self, tmp_path: Path) -> None:
         """Lengths are cached by block: one edited row must not cost the whole data set."""
-        texts = [f"row {number}" for number in range(self.num_rows)]
+        texts = [f"row {index}" for index in range(self.num_rows)]
         *first_blocks, last_block = self._fingerprints(self._in(tmp_path / "before", texts))
         texts[-1] = "row edited"
         *same_blocks, edited_block = self._fingerprints(self._in(tmp_path / "after", texts))
@@ -245,12 +245,12 @@ class BlobStoreContract:
         """
         barrier = threading.Barrier(8)
 
-        def put(key: str, number: int) -> bool:
+        def put(key: str, index: int) -> bool:
             barrier.wait()
-            return store.put_if_absent(key, b"%d" % number)
+            return store.put_if_absent(key, b"%d" % index)
 
         with ThreadPoolExecutor(8) as threads:
-            for key in (f"log/{number}" for number in range(5)):
+            for key in (f"log/{index}" for index in range(5)):
                 is_winner = list(threads.map(partial(put, key), range(8)))
                 assert sum(is_winner) == 1
                 assert store.get(key) == b"%d" % is_winner.index(True)
@@ -362,12 +362,14 @@ class DialectContract(abc.ABC):
         one by one.
         """
         toys = [
-            toy_pack(lengths, first_sample=10 * number, seed=number)
-            for number, lengths in enumerate(packs)
+            toy_pack(lengths, first_sample=10 * index, seed=index)
+            for index, lengths in enumerate(packs)
         ]
         batch = self.collate(toys, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
         samples = [
-            pack.segment(place).tolist() for pack in toys for place in range(pack.num_segments)
+            pack.segment(segment_index).tolist()
+            for pack in toys
+            for segment_index in range(pack.num_segments)
         ]
         # The padding at the end of each row is a segment without a sample. Tokens of samples are
         # never 0, padding is, and where the dialect cannot say otherwise, it belongs to the

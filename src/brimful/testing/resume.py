@@ -25,11 +25,11 @@ from brimful.base.checks import setting_number
 from brimful.base.wording import counted
 from brimful.errors import SettingsError
 
-__all__ = ["Place", "ResumeCase", "ResumeRow", "ResumeTable", "check_resume", "resume_cases"]
+__all__ = ["RunRank", "ResumeCase", "ResumeRow", "ResumeTable", "check_resume", "resume_cases"]
 
 
 @dataclass(frozen=True)
-class Place:
+class RunRank:
     """One rank of one run, for which the factory makes a loader.
 
     Attributes:
@@ -138,7 +138,7 @@ def resume_cases(dp_world_size: int = 2, num_workers: Iterable[int] = (0, 2)) ->
 
 
 def check_resume(
-    make_loader: Callable[[Place], Any],
+    make_loader: Callable[[RunRank], Any],
     samples_of: Callable[[Any], Iterable[Hashable]],
     *,
     title: str = "loader",
@@ -151,7 +151,7 @@ def check_resume(
     without stops.
 
     Args:
-        make_loader: returns a new loader for a ``Place``; iterable, with ``state_dict`` and
+        make_loader: returns a new loader for a ``RunRank``; iterable, with ``state_dict`` and
             ``load_state_dict``. One that ends is iterated again: it serves the next epoch.
         samples_of: names of the samples of a batch, without filler samples.
         title: of the table.
@@ -216,7 +216,7 @@ def _named(verdict: str) -> Iterator[None]:
 
 
 def _serve(
-    make_loader: Callable[[Place], Any],
+    make_loader: Callable[[RunRank], Any],
     samples_of: Callable[[Any], Iterable[Hashable]],
     batches_per_step: int,
     is_late: bool,
@@ -235,7 +235,9 @@ def _serve(
             )
         loaders = []
         for rank in range(world_size):
-            loaders.append(loader := make_loader(Place(rank, world_size, own_batches, num_workers)))
+            loaders.append(
+                loader := make_loader(RunRank(rank, world_size, own_batches, num_workers))
+            )
             if states:
                 iterator = iter(loader) if is_late else iter(())
                 next(iterator, None)

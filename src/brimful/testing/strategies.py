@@ -37,8 +37,8 @@ def conversations(draw: st.DrawFn, *, max_turns: int = 6) -> list[dict[str, Any]
     turns: list[dict[str, Any]] = []
     if draw(st.booleans()):
         turns.append({"role": "system", "content": draw(text)})
-    for number in range(draw(st.integers(1, max_turns))):
-        turns.append({"role": "user" if number % 2 == 0 else "assistant", "content": draw(text)})
+    for turn in range(draw(st.integers(1, max_turns))):
+        turns.append({"role": "user" if turn % 2 == 0 else "assistant", "content": draw(text)})
     return turns
 
 

@@ -174,13 +174,13 @@ def toy_tree(
             {tuple(ids[member][depth : end + 1].tolist()) for member in members}
         ) == 1 and all(len(ids[member]) > end for member in members):
             end += 1
-        number = len(segments)
+        index = len(segments)
         segments.append((members[0], end - depth, parent))
         ended = [member for member in members if len(ids[member]) == end]
-        segments.extend((member, 0, number) for member in ended[1:])
+        segments.extend((member, 0, index) for member in ended[1:])
         branches = [member for member in members if len(ids[member]) > end]
         for token in dict.fromkeys(int(ids[member][end]) for member in branches):
-            grow([member for member in branches if ids[member][end] == token], end, number)
+            grow([member for member in branches if ids[member][end] == token], end, index)
 
     order = sorted(range(len(ids)), key=lambda sample: ids[sample].tolist())
     for token in dict.fromkeys(int(ids[sample][0]) for sample in order):
@@ -240,7 +240,7 @@ class ToyProducer:
         self._store = open_blob_store(directory)
         self._log = StreamLog(self._store)
         toy = {"capacity": 4, "plan": "toy", "source": "toy", "encoder": "toy", "lanes": lanes}
-        self._log.begin(toy, {})
+        self._log.claim(toy, {})
 
     def append(self, num_packs: int, *, seq: int | None = None) -> None:
         """Write and commit one shard; nothing if ``seq`` is not the next, as when another producer
@@ -255,8 +255,8 @@ class ToyProducer:
             writer = ShardWriter(blob)
             end = first + num_packs
             writer.add_packs([toy_pack([4], first_sample=i, seed=i) for i in range(first, end)])
-            numbers = (num_packs, 4 * num_packs, end, 4 * end)
-            record = add_shard(files, len(records), blob, numbers, "toy", batches=writer.batches)
+            counts = (num_packs, 4 * num_packs, end, 4 * end)
+            record = add_shard(files, len(records), blob, counts, "toy", batches=writer.batches)
             self._log.commit(record, files)
 
     def close(self) -> None:

@@ -60,17 +60,17 @@ class NotShared:
     least: int
 
     @property
-    def words(self) -> str:
+    def phrases(self) -> str:
         """The counts in words; empty if everything is shared."""
         reasons = {
             f"shorter than {self.least:,} tokens": self.too_short,
             "whose beginning no other has": self.alone,
             "in other packs than all that share with them": self.apart,
         }
-        words = [f"{counted(count, 'sample')} {why}" for why, count in reasons.items() if count]
+        phrases = [f"{counted(count, 'sample')} {why}" for why, count in reasons.items() if count]
         if self.repeated_tokens:
-            words.append(f"{counted(self.repeated_tokens, 'token')} of trunks in further packs")
-        return ", ".join(words)
+            phrases.append(f"{counted(self.repeated_tokens, 'token')} of trunks in further packs")
+        return ", ".join(phrases)
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class SharedTokens:
         parents = parents_of(plan)
         ends = sample_ends(plan)
         stops = plan.starts.astype(np.int64) + plan.lengths
-        tree_numbers = np.cumsum(parents < 0)
-        samples_of_trees = np.bincount(tree_numbers[ends])
+        tree_ids = np.cumsum(parents < 0)
+        samples_of_trees = np.bincount(tree_ids[ends])
         is_shared = samples_of_trees > 1
         # Branches of each trunk, in trunks of all packs: segments of a sample that ends in its
         # trunk have no token.
@@ -173,8 +173,8 @@ class SharedTokens:
             f"packs, {self.ratio:.2f} times fewer; {self.sharing:,} of "
             f"{counted(self.samples, 'sample')} share, in {counted(self.trees, 'tree')}"
         ]
-        if self.not_shared is not None and self.not_shared.words:
-            lines.append(f"not shared     {self.not_shared.words}")
+        if self.not_shared is not None and self.not_shared.phrases:
+            lines.append(f"not shared     {self.not_shared.phrases}")
         return [
             *lines,
             f"speed-up       {self.ratio:.2f} times in layers by their tokens, "

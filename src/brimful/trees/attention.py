@@ -115,10 +115,10 @@ def _names_of(config: Any, text: Any) -> dict[str, Any] | None:
     it; None if it is not inside.
     """
     for name in config.sub_configs:
-        part = getattr(config, name, None)
-        if part is text:
+        child = getattr(config, name, None)
+        if child is text:
             return {name: TREE_ATTENTION}
-        if part is not None and (names := _names_of(part, text)) is not None:
+        if child is not None and (names := _names_of(child, text)) is not None:
             return {name: names}
     return None
 
@@ -128,8 +128,8 @@ def _refuse_models(model: Any) -> str | None:
     empty text if a small model of it was right with a tree, and None if none could be made.
     """
     facts, config = facts_of(model), model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ())
-    others = sorted(map(str, kinds - {"full_attention", "sliding_attention"}))
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    others = sorted(map(str, layer_types - {"full_attention", "sliding_attention"}))
     reason: str | None = ""
     if facts.drops_boundaries or facts.kernels:
         reason = (
@@ -276,13 +276,13 @@ def tree_attention(
             f"the batch has {query.shape[0]} rows and {key.shape[2]:,} keys: leave the runs or "
             "boundaries of the row out for generation"
         )
-    queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
+    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     if torch.is_autocast_enabled(query.device.type):
         # Norms of queries and keys return float32, which flash attention does not take.
         dtype = torch.get_autocast_dtype(query.device.type)
-        queries, keys, values = (part.to(dtype) for part in (queries, keys, values))
+        queries, keys, values = (states.to(dtype) for states in (queries, keys, values))
     if runs.kv_index is not None:
-        keys, values = (part.index_select(0, runs.kv_index) for part in (keys, values))
+        keys, values = (states.index_select(0, runs.kv_index) for states in (keys, values))
     layer = _Layer(dropout, scaling, sliding_window, options.get("softcap"), options.get("s_aux"))
     kernel = _flash_kernel(query.device, queries.dtype, layer)
     attend = _attend_by_runs if kernel is None else kernel
@@ -421,7 +421,7 @@ def _attend(
             enable_gqa=len(query) != len(key),
         )[0]
     groups = len(query) // len(key)
-    key, value = (part.repeat_interleave(groups, dim=0) for part in (key, value))
+    key, value = (states.repeat_interleave(groups, dim=0) for states in (key, value))
     scaling = query.shape[-1] ** -0.5 if layer.scaling is None else layer.scaling
     scores = query @ key.transpose(1, 2) * scaling
     if layer.softcap is not None:
@@ -512,10 +512,10 @@ def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
         )
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if not kinds:
-        kinds = {"sliding_attention" if has_windows(text) else "full_attention"}
-    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
+    layer_types = set(getattr(text, "layer_types", None) or ())
+    if not layer_types:
+        layer_types = {"sliding_attention" if has_windows(text) else "full_attention"}
+    if others := sorted(layer_types - {"full_attention", "sliding_attention"}):
         raise SettingsError(
             f"{text.model_type} has layers of the type {others[0]}, whose masks are others: plan "
             f"with {setting('share', 'none')}"
@@ -524,8 +524,10 @@ def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
     # With mRoPE the first row of positions is of text.
     positions = batch["position_ids"].reshape(-1, len(tree_out))[0]
     masks = {
-        kind: _mask_of(text, tree_out, positions, window if kind == "sliding_attention" else None)
-        for kind in sorted(kinds)
+        layer_type: _mask_of(
+            text, tree_out, positions, window if layer_type == "sliding_attention" else None
+        )
+        for layer_type in sorted(layer_types)
     }
     return masks if len(masks) > 1 else next(iter(masks.values()))
 

@@ -144,7 +144,7 @@ def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
     _refuse_mrope(batch, "trl_tree")
     _refuse_terms(batch, "trl_tree")
     segments, targets = _segments(batch), _targets(batch)
-    keys = _bare(segments.parents).places(segments.edges)
+    keys = _bare(segments.parents).positions(segments.edges)
     whole = replace(batch, cu_seqlens=batch.boundaries)
     arrays = {
         "input_ids": batch.input_ids,
@@ -159,7 +159,7 @@ def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
         "token_index": targets.predicting,
         "segment_id": targets.samples,
         **{
-            column.name: column.values[targets.places]
+            column.name: column.values[targets.positions]
             if column.place is ColumnPlace.TARGET
             else column.values
             for column in batch.columns
@@ -189,9 +189,9 @@ def to_art(rows: Sequence[PackedBatch]) -> dict[str, Any]:
         _refuse_terms(batch, "art")
         segments = _segments(batch)
         _refuse_shared_targets(batch, segments)
-        numbers = np.arange(1, len(segments.parents) + 1)
-        above = np.where(segments.parents < 0, numbers, segments.parents + 1)
-        for lists, values in ((groups, numbers), (parents, above)):
+        segment_ids = np.arange(1, len(segments.parents) + 1)
+        above = np.where(segments.parents < 0, segment_ids, segments.parents + 1)
+        for lists, values in ((groups, segment_ids), (parents, above)):
             of_tokens = np.repeat(values, np.diff(segments.edges))
             of_tokens[len(of_tokens) - batch.tail_length :] = _NO_GROUP
             lists.append(of_tokens)
@@ -287,13 +287,13 @@ class _Targets(NamedTuple):
     """Targets of the samples of a row, one sample after the other.
 
     Attributes:
-        places: ``int64[M]``.
+        positions: ``int64[M]``.
         predicting: ``int64[M]``: place of the token before each in its sample.
         samples: ``int64[M]``: the sample that trains it.
         times: ``int64[T]``: how many samples train what each token predicts.
     """
 
-    places: Int64Array
+    positions: Int64Array
     predicting: Int64Array
     samples: Int64Array
     times: Int64Array
@@ -306,12 +306,12 @@ def _segments(batch: PackedBatch) -> _Segments:
     parents = np.full(len(sizes), -1) if tree is None else tree.parents
     ends = np.arange(batch.num_segments) if tree is None else tree.ends
     # The last number is the one of the parent -1.
-    numbers = np.append(np.cumsum(sizes > 0) - 1, -1)
+    segment_ids = np.append(np.cumsum(sizes > 0) - 1, -1)
     kept = np.flatnonzero(sizes)
-    own_parents = numbers[parents[kept]].astype(np.int32)
+    own_parents = segment_ids[parents[kept]].astype(np.int32)
     ends = np.where(sizes[ends] > 0, ends, parents[ends])
     edges = np.append(batch.cu_seqlens[kept], batch.cu_seqlens[-1:])
-    return _Segments(own_parents, edges, _bare(own_parents).paths(), numbers[ends])
+    return _Segments(own_parents, edges, _bare(own_parents).paths(), segment_ids[ends])
 
 
 def _bare(parents: Int32Array) -> PackTree:
@@ -323,15 +323,15 @@ def _bare(parents: Int32Array) -> PackTree:
 def _targets(batch: PackedBatch) -> _Targets:
     """Return the targets of the samples of a row."""
     if batch.sharing is None:
-        places = np.flatnonzero(batch.labels != IGNORE_INDEX)
-        predicting, samples = places - 1, batch.segment_index[places].astype(np.int64)
+        positions = np.flatnonzero(batch.labels != IGNORE_INDEX)
+        predicting, samples = positions - 1, batch.segment_index[positions].astype(np.int64)
     else:
         tree = tree_of(batch)
-        of_samples = tree.target_places(tree.places(batch.cu_seqlens))
-        places, predicting = of_samples.values, predictors(batch)[of_samples.values]
+        of_samples = tree.target_positions(tree.positions(batch.cu_seqlens))
+        positions, predicting = of_samples.values, predictors(batch)[of_samples.values]
         samples = np.repeat(np.arange(len(of_samples)), np.diff(of_samples.offsets))
     return _Targets(
-        places, predicting, samples, np.bincount(predicting, minlength=len(batch.labels))
+        positions, predicting, samples, np.bincount(predicting, minlength=len(batch.labels))
     )
 
 

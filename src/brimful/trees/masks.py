@@ -19,9 +19,9 @@ def tree_mask(tree_out: torch.Tensor) -> torch.Tensor:
     >>> tree_mask(torch.tensor([4, 4, 3, 4])).int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
     """
-    places = torch.arange(len(tree_out), device=tree_out.device)
+    positions = torch.arange(len(tree_out), device=tree_out.device)
     # A key sees no query before itself: the rest is the subtree of its segment.
-    return (places[:, None] < tree_out[None, :]).tril_()
+    return (positions[:, None] < tree_out[None, :]).tril_()
 
 
 def tree_block_mask(

@@ -42,7 +42,7 @@ class TargetRanges(NamedTuple):
 
     samples: Int64Array
     """``int64[num_ranges]``: the number of the sample."""
-    begins: Int64Array
+    starts: Int64Array
     ends: Int64Array
 
     def sums(self, weights: AnyArray, num_tokens: int) -> Float64Array:
@@ -57,7 +57,7 @@ class TargetRanges(NamedTuple):
         [0.0, 1.0, 3.0, 2.0]
         """
         of_ranges, size = weights[self.samples], num_tokens + 1
-        changes = np.bincount(self.begins, of_ranges, size) - np.bincount(
+        changes = np.bincount(self.starts, of_ranges, size) - np.bincount(
             self.ends, of_ranges, size
         )
         sums: Float64Array = np.cumsum(changes[:-1])
@@ -118,7 +118,7 @@ class PackTree:
         is_segment = upward >= 0
         return Ragged(upward[is_segment], offsets_of(is_segment.sum(axis=1)))
 
-    def places(self, cu_seqlens: AnyIntArray) -> Ragged:
+    def positions(self, cu_seqlens: AnyIntArray) -> Ragged:
         """Return the place in the row of each token of each sample: ``int64``, one row for each
         sample.
 
@@ -126,7 +126,7 @@ class PackTree:
             cu_seqlens: ``int[num_segments + 1]``, where each segment begins, and the end.
 
         >>> tree = PackTree(np.array([-1, 0, 0]), np.array([1, 2]), _NO_SPANS, np.zeros(2, int))
-        >>> [tree.places(np.array([0, 3, 5, 6])).row(sample).tolist() for sample in range(2)]
+        >>> [tree.positions(np.array([0, 3, 5, 6])).row(sample).tolist() for sample in range(2)]
         [[0, 1, 2, 3, 4], [0, 1, 2, 5]]
         """
         paths = self.paths()
@@ -134,15 +134,15 @@ class PackTree:
         tokens = offsets_of(sizes)
         return Ragged(ranges(cu_seqlens[:-1][paths.values], sizes), tokens[paths.offsets])
 
-    def target_places(self, places: Ragged) -> Ragged:
-        """Return the place in the row of each target of each sample, given its ``places``:
+    def target_positions(self, positions: Ragged) -> Ragged:
+        """Return the place in the row of each target of each sample, given its ``positions``:
         ``int64``, one row for each sample.
         """
-        begins, ends = self.spans.reshape(-1, 2).T.astype(np.int64)
-        first = np.repeat(places.offsets[:-1], self.span_sizes)
-        sizes = ends - begins
+        starts, ends = self.spans.reshape(-1, 2).T.astype(np.int64)
+        first = np.repeat(positions.offsets[:-1], self.span_sizes)
+        sizes = ends - starts
         spans = offsets_of(self.span_sizes)
-        return Ragged(places.values[ranges(first + begins, sizes)], offsets_of(sizes)[spans])
+        return Ragged(positions.values[ranges(first + starts, sizes)], offsets_of(sizes)[spans])
 
     def target_ranges(self, cu_seqlens: AnyIntArray) -> TargetRanges:
         """Return the targets of each sample as ranges of the row.
@@ -153,7 +153,7 @@ class PackTree:
         >>> [numbers.tolist() for numbers in tree.target_ranges(np.array([0, 3, 5, 6]))]
         [[0, 0, 1], [1, 3, 5], [3, 4, 6]]
         """
-        begins, ends = self.spans.reshape(-1, 2).T.astype(np.int64)
+        starts, ends = self.spans.reshape(-1, 2).T.astype(np.int64)
         samples = np.repeat(np.arange(self.num_samples), self.span_sizes)
         paths = self.paths()
         segments = paths.values
@@ -162,16 +162,16 @@ class PackTree:
         # spans.
         first_tokens = tokens[paths.offsets[:-1]]
         line = tokens[:-1]
-        begins += first_tokens[samples]
+        starts += first_tokens[samples]
         ends += first_tokens[samples]
-        first = np.searchsorted(line, begins, side="right") - 1
+        first = np.searchsorted(line, starts, side="right") - 1
         sizes = np.searchsorted(line, ends - 1, side="right") - first
         pieces = ranges(first, sizes)
         span = np.repeat(np.arange(len(samples)), sizes)
         shift = cu_seqlens[segments[pieces]] - line[pieces]
         return TargetRanges(
             samples[span],
-            np.maximum(begins[span], line[pieces]) + shift,
+            np.maximum(starts[span], line[pieces]) + shift,
             np.minimum(ends[span], tokens[1:][pieces]) + shift,
         )
 
@@ -196,8 +196,8 @@ class PackTree:
         >>> tree.samples_through(np.array([2])).tolist()
         [1, 2]
         """
-        begins, ends = np.searchsorted(self.ends, [segments, self.subtree_ends()[segments]])
-        return np.unique(ranges(begins, ends - begins))
+        starts, ends = np.searchsorted(self.ends, [segments, self.subtree_ends()[segments]])
+        return np.unique(ranges(starts, ends - starts))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackTree) and all(
@@ -234,8 +234,8 @@ def segments_above(parents: AnyIntArray, offsets: AnyIntArray) -> Int64Array:
     >>> segments_above(np.array([-1, 0, -1, 0, 1]), np.array([0, 2, 5])).tolist()
     [-1, 0, -1, 2, 3]
     """
-    begins = np.repeat(offsets[:-1], np.diff(offsets))
-    return np.where(parents >= 0, begins + parents, -1)
+    starts = np.repeat(offsets[:-1], np.diff(offsets))
+    return np.where(parents >= 0, starts + parents, -1)
 
 
 def ends_sample(parents: AnyIntArray, sample_ids: AnyIntArray, lengths: AnyIntArray) -> BoolArray:

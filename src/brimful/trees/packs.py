@@ -46,12 +46,12 @@ def flat(pack: Pack) -> Pack:
     (4, [5, 6, 7, 5, 6, 8], [0, 1])
     """
     tree = tree_of(pack)
-    places, paths = tree.places(pack.cu_seqlens), tree.paths()
-    loss_mask = np.zeros(len(places.values), dtype=np.bool_)
-    numbers = replace(places, values=np.arange(len(places.values)))
-    loss_mask[tree.target_places(numbers).values] = True
+    positions, paths = tree.positions(pack.cu_seqlens), tree.paths()
+    loss_mask = np.zeros(len(positions.values), dtype=np.bool_)
+    indices = replace(positions, values=np.arange(len(positions.values)))
+    loss_mask[tree.target_positions(indices).values] = True
     attachments = [
-        replace(item, start=int(numbers.row(sample)[depth]), segment=sample)
+        replace(item, start=int(indices.row(sample)[depth]), segment=sample)
         for sample in range(tree.num_samples)
         for segment in paths.row(sample).tolist()
         for item in pack.attachments
@@ -59,9 +59,9 @@ def flat(pack: Pack) -> Pack:
         for depth in [item.start - pack.cu_seqlens[segment] + pack.starts[segment]]
     ]
     return Pack(
-        pack.input_ids[places.values],
+        pack.input_ids[positions.values],
         loss_mask,
-        places.offsets.astype(np.int32),
+        positions.offsets.astype(np.int32),
         pack.sample_ids[tree.ends],
         np.zeros(tree.num_samples, dtype=np.int32),
         tuple(attachments),
@@ -106,7 +106,7 @@ def assemble_tree(
     spans = spans_of([masks[segment][: stops[segment]] for segment in ends.tolist()])
     tree = PackTree(parents, ends, *spans)
     loss_mask = np.zeros(int(cu_seqlens[-1]), dtype=np.bool_)
-    loss_mask[tree.target_places(tree.places(cu_seqlens)).values] = True
+    loss_mask[tree.target_positions(tree.positions(cu_seqlens)).values] = True
     return Pack(
         np.concatenate([one[cut] for one, cut in zip(ids, cuts, strict=True)]).astype(np.int32),
         loss_mask,
@@ -179,25 +179,25 @@ def _fault_of_samples(pack: Pack, tree: PackTree) -> str:
             return f"sample {name} ends twice"
     if len(tree.span_sizes) != len(names) or 2 * int(tree.span_sizes.sum()) != len(tree.spans):
         return f"it has targets of {len(tree.span_sizes)} samples and holds {len(names)}"
-    places, edges = tree.places(pack.cu_seqlens), 2 * offsets_of(tree.span_sizes)
-    for name, length, begin, end in zip(
+    positions, edges = tree.positions(pack.cu_seqlens), 2 * offsets_of(tree.span_sizes)
+    for name, length, first, end in zip(
         names,
-        np.diff(places.offsets).tolist(),
+        np.diff(positions.offsets).tolist(),
         edges[:-1].tolist(),
         edges[1:].tolist(),
         strict=True,
     ):
-        spans = tree.spans[begin:end]
+        spans = tree.spans[first:end]
         if len(spans) and (spans[0] < 1 or (np.diff(spans) <= 0).any() or spans[-1] > length):
             return (
                 f"sample {name} has {counted(length, 'token')}, and its targets are "
                 f"{spans.tolist()}"
             )
     is_target = np.zeros(len(pack), dtype=np.bool_)
-    is_target[tree.target_places(places).values] = True
+    is_target[tree.target_positions(positions).values] = True
     if not np.array_equal(is_target, pack.loss_mask):
-        place = int(np.flatnonzero(is_target != pack.loss_mask)[0])
+        position = int(np.flatnonzero(is_target != pack.loss_mask)[0])
         pair = ("a sample", "the loss mask")
-        has, lacks = pair if is_target[place] else pair[::-1]
-        return f"token {place} is a target of {has}, and not of {lacks}"
+        has, lacks = pair if is_target[position] else pair[::-1]
+        return f"token {position} is a target of {has}, and not of {lacks}"
     return ""

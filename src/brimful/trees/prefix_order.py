@@ -56,9 +56,9 @@ def _find_by_merging(
     sizes = np.zeros(num_samples + 1, np.int64)
     for sample in range(num_samples):
         first_of[sample] = sample
-        begin = offsets[sample]
-        if offsets[sample + 1] - begin >= head and groups[sample] >= 0:
-            first_keys = keys[begin : begin + head]
+        start = offsets[sample]
+        if offsets[sample + 1] - start >= head and groups[sample] >= 0:
+            first_keys = keys[start : start + head]
             digest = np.uint64(groups[sample]) + np.uint64(0x9E3779B97F4A7C15)
             for token in first_keys:
                 digest = (digest ^ np.uint64(token)) * np.uint64(0xD6E8FEB86659FD93)
@@ -68,10 +68,10 @@ def _find_by_merging(
                 first = slots[slot]
                 other = keys[offsets[first] : offsets[first] + head]
                 if groups[first] == groups[sample]:
-                    place = 0
-                    while place < head and first_keys[place] == other[place]:
-                        place += 1
-                    if place == head:
+                    index = 0
+                    while index < head and first_keys[index] == other[index]:
+                        index += 1
+                    if index == head:
                         break
                 slot = (slot + 1) & (num_slots - 1)
             if slots[slot] < 0:
@@ -81,24 +81,24 @@ def _find_by_merging(
     starts = np.cumsum(sizes)
     order = np.empty(num_samples, np.int64)
     shared = np.zeros(num_samples, np.int32)
-    places = starts.copy()
+    next_index = starts.copy()
     for sample in range(num_samples):
-        order[places[first_of[sample]]] = sample
-        places[first_of[sample]] += 1
+        order[next_index[first_of[sample]]] = sample
+        next_index[first_of[sample]] += 1
 
     merged_order, merged_shared = np.empty_like(order), np.empty_like(shared)
     for first in range(num_samples):
-        begin, end = starts[first], starts[first + 1]
-        if end - begin < 2:
+        start, end = starts[first], starts[first + 1]
+        if end - start < 2:
             continue
         width = 1
-        while width < end - begin:
-            for left in range(begin, end, 2 * width):
+        while width < end - start:
+            for left in range(start, end, 2 * width):
                 middle, stop = min(left + width, end), min(left + 2 * width, end)
                 one, other = left, middle
                 # Keys that the heads share with the sample written last.
                 with_one, with_other = np.int64(head), np.int64(head)
-                for place in range(left, stop):
+                for index in range(left, stop):
                     takes_one = True
                     known = with_one
                     if other == stop:
@@ -130,21 +130,21 @@ def _find_by_merging(
                             with_other = depth
                         else:
                             with_one = depth
-                    merged_shared[place] = known
+                    merged_shared[index] = known
                     if takes_one:
-                        merged_order[place] = order[one]
+                        merged_order[index] = order[one]
                         one += 1
                         if one < middle:
                             with_one = np.int64(shared[one])
                     else:
-                        merged_order[place] = order[other]
+                        merged_order[index] = order[other]
                         other += 1
                         if other < stop:
                             with_other = np.int64(shared[other])
-            order[begin:end] = merged_order[begin:end]
-            shared[begin:end] = merged_shared[begin:end]
+            order[start:end] = merged_order[start:end]
+            shared[start:end] = merged_shared[start:end]
             width *= 2
-        shared[begin] = 0
+        shared[start] = 0
     return order, shared
 
 
@@ -155,24 +155,24 @@ def _find_by_bytes(
     size = keys.dtype.itemsize
     # In big-endian bytes, numbers are in the order of their bytes; signs are flipped.
     has_signs = keys.dtype.kind == "i" and keys.min(initial=0) < 0
-    numbers = keys ^ np.iinfo(keys.dtype).min if has_signs else keys
-    data = numbers.astype(keys.dtype.newbyteorder(">")).view(np.uint8).data
+    unsigned_keys = keys ^ np.iinfo(keys.dtype).min if has_signs else keys
+    data = unsigned_keys.astype(keys.dtype.newbyteorder(">")).view(np.uint8).data
     edges = (offsets * size).tolist()
     trees: dict[Any, list[int]] = {}
     for sample, group in enumerate(groups.tolist()):
-        begin, end = edges[sample], edges[sample] + head * size
+        start, end = edges[sample], edges[sample] + head * size
         is_alone = group < 0 or end > edges[sample + 1]
-        name = sample if is_alone else (group, bytes(data[begin:end]))
+        name = sample if is_alone else (group, bytes(data[start:end]))
         trees.setdefault(name, []).append(sample)
     order: list[int] = []
     shared: list[int] = []
     for samples in trees.values():
         texts = [bytes(data[edges[sample] : edges[sample + 1]]) for sample in samples]
-        places = sorted(range(len(texts)), key=texts.__getitem__)
-        order += [samples[place] for place in places]
+        indices = sorted(range(len(texts)), key=texts.__getitem__)
+        order += [samples[index] for index in indices]
         shared.append(0)
-        for place, next_place in pairwise(places):
-            text, next_text = texts[place], texts[next_place]
+        for index, next_index in pairwise(indices):
+            text, next_text = texts[index], texts[next_index]
             # Most samples of a dialogue are continued by the next: that takes one comparison.
             if next_text.startswith(text):
                 shared.append(len(text) // size)

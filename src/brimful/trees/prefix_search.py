@@ -43,7 +43,7 @@ from brimful.trees.prefixes import HEAD_TOKENS, Prefixes, by_first_sample, find_
 HEAD_COLUMNS = ("prefix_heads", "prefix_trunk_heads", "prefix_long_heads")
 """Columns of a block's file: hashes of the first keys of each row, 0 for a shorter row."""
 
-NUMBERS = "prefix_numbers"
+MEDIA_KEYS = "prefix_numbers"
 """Column of a block's file: the two numbers of each medium of a row."""
 
 _LONG = 512
@@ -59,7 +59,7 @@ _FEW_WINDOWS = 4
 """Windows of stored tokens that one process compares before others would have started."""
 
 
-def _numbers_of(media: Sequence[Any]) -> Int64Array:
+def _keys_of_media(media: Sequence[Any]) -> Int64Array:
     """Return two numbers for each medium, which are the keys of its tokens in turn: below 0, where
     no id of a token is, and equal for media that a model reads as equal.
     """
@@ -67,19 +67,19 @@ def _numbers_of(media: Sequence[Any]) -> Int64Array:
     return np.array([~(half >> 1) for d in digests for half in divmod(d, 1 << 64)], dtype=np.int64)
 
 
-def _with_numbers(
+def _with_media_keys(
     ids: TokenIds,
     offsets: Offsets,
     media: Mapping[int, Sequence[Any]],
-    numbers: Sequence[Int64Array],
+    media_keys: Sequence[Int64Array],
 ) -> Int64Array:
     """Return ids with the numbers of media in the place of their tokens, ``int64[len(ids)]``."""
     keys = ids.astype(np.int64)
     for row, items in media.items():
-        pairs = numbers[row].reshape(-1, 2)
+        pairs = media_keys[row].reshape(-1, 2)
         for item, pair in zip(items, pairs, strict=True):
-            begin = int(offsets[row]) + item.start
-            keys[begin : begin + item.length] = np.resize(pair, item.length)
+            start = int(offsets[row]) + item.start
+            keys[start : start + item.length] = np.resize(pair, item.length)
     return keys
 
 
@@ -90,14 +90,14 @@ class _Window:
     Attributes:
         sample_ids: ``int64``, ascending.
         groups: ``int64``, their groups; None if all may share.
-        numbers: of the media of each, as they were measured: bytes that come with rows are not kept
+        media_keys: of the media of each, as they were measured: bytes that come with rows are not kept
             with tokens. None for texts.
         path: of the file of its result.
     """
 
     sample_ids: Int64Array
     groups: Int64Array | None
-    numbers: Ragged | None
+    media_keys: Ragged | None
     path: str
 
     def __len__(self) -> int:
@@ -191,10 +191,10 @@ class Search:
         columns: dict[str, Any] = {}
         keys: AnyIntArray = ids
         if encoder.takes_attachments:
-            numbers = [_numbers_of(media.get(row, ())) for row in range(count)]
-            columns[NUMBERS] = joined_rows(numbers, np.int64)
+            media_keys = [_keys_of_media(media.get(row, ())) for row in range(count)]
+            columns[MEDIA_KEYS] = joined_rows(media_keys, np.int64)
             # In every block, also without media: a row has the same bytes in all.
-            keys = _with_numbers(ids, offsets, media, numbers)
+            keys = _with_media_keys(ids, offsets, media, media_keys)
         sizes = (min(least, HEAD_TOKENS), least, max(least, _LONG))
         for name, size in zip(HEAD_COLUMNS, sizes, strict=True):
             column = columns[name] = np.zeros(count, dtype=np.int64)
@@ -229,15 +229,15 @@ class Search:
         count = len(source)
         tokens = np.empty(count, dtype=np.int32)
         heads = {name: np.empty(count, dtype=np.int64) for name in HEAD_COLUMNS}
-        rows_of_numbers: list[Int64Array] = []
+        rows_of_media_keys: list[Int64Array] = []
         for task in tasks:
-            part = open_table(task.part_path)
-            tokens[task.start : task.stop] = part.flat("tokens")
+            block_table = open_table(task.lengths_path)
+            tokens[task.start : task.stop] = block_table.flat("tokens")
             for name, hashes in heads.items():
-                hashes[task.start : task.stop] = part.flat(name)
+                hashes[task.start : task.stop] = block_table.flat(name)
             if encoder.takes_attachments:
-                column = part.ragged(NUMBERS)
-                rows_of_numbers += [column.row(row).copy() for row in range(len(task))]
+                column = block_table.ragged(MEDIA_KEYS)
+                rows_of_media_keys += [column.row(row).copy() for row in range(len(task))]
         origin = [source.fingerprint, encoder.fingerprint]
         windows = []
         candidates = np.flatnonzero(heads[HEAD_COLUMNS[0]])
@@ -246,15 +246,17 @@ class Search:
             # Samples of two groups have no head in common.
             for hashes in heads.values():
                 hashes[candidates] = _numbered(hashes[candidates], groups[candidates])
-        _, kinds, counts = np.unique(
+        _, head_ids, counts = np.unique(
             heads[HEAD_COLUMNS[0]][candidates], return_inverse=True, return_counts=True
         )
-        candidates = candidates[counts[kinds] > 1]
+        candidates = candidates[counts[head_ids] > 1]
         for sample_ids in _windows(candidates, [*heads.values()], tokens):
             group_ids = None if groups is None else groups[sample_ids]
             of_media = None
             if encoder.takes_attachments:
-                of_media = joined_rows([rows_of_numbers[index] for index in sample_ids], np.int64)
+                of_media = joined_rows(
+                    [rows_of_media_keys[index] for index in sample_ids], np.int64
+                )
             arrays = [sample_ids, group_ids, None if of_media is None else of_media.values]
             name = fingerprint_of(
                 [
@@ -277,9 +279,9 @@ def _numbered(heads: Int64Array, groups: Int64Array) -> Int64Array:
     """Return numbers of pairs of a head and a group, from 1; 0 where the head is 0."""
     order = np.lexsort((groups, heads))
     is_new = np.append(True, (np.diff(heads[order]) != 0) | (np.diff(groups[order]) != 0))
-    numbers = np.empty(len(heads), dtype=np.int64)
-    numbers[order] = np.cumsum(is_new)
-    return np.where(heads == 0, 0, numbers)
+    pair_ids = np.empty(len(heads), dtype=np.int64)
+    pair_ids[order] = np.cumsum(is_new)
+    return np.where(heads == 0, 0, pair_ids)
 
 
 def _windows(
@@ -294,9 +296,9 @@ def _windows(
         tokens: lengths of all samples.
     """
     column = heads[0][sample_ids]
-    _, firsts, numbers = np.unique(column, return_index=True, return_inverse=True)
+    _, firsts, head_ids = np.unique(column, return_index=True, return_inverse=True)
     # A sample without a head is alone. Stable: samples with one head stay in their order.
-    first = np.where(column == 0, np.arange(len(column)), firsts[numbers])
+    first = np.where(column == 0, np.arange(len(column)), firsts[head_ids])
     order = np.argsort(first, kind="stable")
     sample_ids, first = sample_ids[order], first[order]
     starts = np.flatnonzero(np.append(True, np.diff(first) != 0)) if len(first) else first
@@ -306,14 +308,14 @@ def _windows(
     token_ends = tokens_before[tree_ends]
     tree = 0
     while tree < len(sizes):
-        begin = int(starts[tree])
-        end = int(np.searchsorted(token_ends, tokens_before[begin] + _WINDOW_TOKENS, side="right"))
+        start = int(starts[tree])
+        end = int(np.searchsorted(token_ends, tokens_before[start] + _WINDOW_TOKENS, side="right"))
         if end > tree:
-            yield np.sort(sample_ids[begin : tree_ends[end - 1]])
+            yield np.sort(sample_ids[start : tree_ends[end - 1]])
         elif len(heads) > 1 and sizes[tree] > 1:
-            yield from _windows(sample_ids[begin : tree_ends[tree]], heads[1:], tokens)
+            yield from _windows(sample_ids[start : tree_ends[tree]], heads[1:], tokens)
         else:
-            yield from _pieces(sample_ids[begin : tree_ends[tree]], tokens)
+            yield from _pieces(sample_ids[start : tree_ends[tree]], tokens)
         tree = max(end, tree + 1)
 
 
@@ -362,17 +364,17 @@ def _find_in_window(context: _WindowContext, window: _Window) -> int:
     """
     ids, media = context.read(window.sample_ids)
     keys: AnyIntArray = ids.values
-    if window.numbers is not None:
-        numbers = [window.numbers.row(row) for row in range(len(window))]
-        keys = _with_numbers(ids.values, ids.offsets, dict(enumerate(media)), numbers)
+    if window.media_keys is not None:
+        media_keys = [window.media_keys.row(row) for row in range(len(window))]
+        keys = _with_media_keys(ids.values, ids.offsets, dict(enumerate(media)), media_keys)
     found = find_prefixes(keys, ids.offsets, groups=window.groups, least=context.least)
     amounts = {name: np.zeros(len(window), dtype=np.int32) for name in context.encoder.budgets}
-    for place in np.flatnonzero(found.shared).tolist() if amounts else ():
-        items, length = media[found.order[place]], found.shared[place]
+    for index in np.flatnonzero(found.shared).tolist() if amounts else ():
+        items, length = media[found.order[index]], found.shared[index]
         shared = [item for item in items if item.start + item.length <= length]
         sizes = context.encoder.attachment_sizes(shared)
         for name, column in amounts.items():
-            column[place] = sizes[name]
+            column[index] = sizes[name]
     order = window.sample_ids[found.order]
     columns = Prefixes(order, found.shared, context.least, amounts).columns
     write_table(window.path, columns, {"kind": "prefixes"})
@@ -390,15 +392,15 @@ def _joined(windows: Sequence[_Window], num_samples: int, encoder: Encoder, leas
         is_alone[window.sample_ids] = False
     ids = np.flatnonzero(is_alone)
 
-    def column(parts: Iterable[Int32Array | Int64Array], end: AnyIntArray) -> Any:
-        return np.concatenate([*parts, end])
+    def column(arrays: Iterable[Int32Array | Int64Array], end: AnyIntArray) -> Any:
+        return np.concatenate([*arrays, end])
 
     zeros = np.zeros(len(ids), dtype=np.int32)
-    order = column([part.order for part in found], ids)
-    shared = column([part.shared for part in found], zeros)
-    places = by_first_sample(order, shared)
+    order = column([prefixes.order for prefixes in found], ids)
+    shared = column([prefixes.shared for prefixes in found], zeros)
+    indices = by_first_sample(order, shared)
     amounts = {
-        name: column([part.amounts[name] for part in found], zeros)[places]
+        name: column([prefixes.amounts[name] for prefixes in found], zeros)[indices]
         for name in encoder.budgets
     }
-    return Prefixes(order[places], shared[places], least, amounts)
+    return Prefixes(order[indices], shared[indices], least, amounts)

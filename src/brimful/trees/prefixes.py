@@ -79,18 +79,18 @@ class Prefixes:
         return cls(order, shared, description["least"], amounts)
 
     @classmethod
-    def joined(cls, parts: Sequence[Prefixes]) -> Prefixes:
+    def joined(cls, tables: Sequence[Prefixes]) -> Prefixes:
         """Concatenate the prefixes of several tables: samples of two tables share nothing."""
-        starts = offsets_of([*map(len, parts)])
+        starts = offsets_of([*map(len, tables)])
         return cls(
             np.concatenate(
-                [part.order + start for part, start in zip(parts, starts, strict=False)]
+                [prefixes.order + start for prefixes, start in zip(tables, starts, strict=False)]
             ),
-            np.concatenate([part.shared for part in parts]),
-            parts[0].least,
+            np.concatenate([prefixes.shared for prefixes in tables]),
+            tables[0].least,
             {
-                name: np.concatenate([part.amounts[name] for part in parts])
-                for name in parts[0].amounts
+                name: np.concatenate([prefixes.amounts[name] for prefixes in tables])
+                for name in tables[0].amounts
             },
         )
 
@@ -98,11 +98,11 @@ class Prefixes:
         return len(self.order)
 
     @cached_property
-    def places(self) -> Int64Array:
+    def order_index(self) -> Int64Array:
         """``int64[num_samples]``: the place of each sample in ``order``."""
-        places = np.empty(len(self), dtype=np.int64)
-        places[self.order] = np.arange(len(self))
-        return places
+        inverse = np.empty(len(self), dtype=np.int64)
+        inverse[self.order] = np.arange(len(self))
+        return inverse
 
     def between(self, samples: AnyIntArray, others: AnyIntArray) -> Int64Array:
         """Return where in ``shared`` and ``amounts`` is what pairs of samples share:
@@ -112,7 +112,7 @@ class Prefixes:
         >>> prefixes.shared[prefixes.between(np.array([0, 1]), np.array([2, 0]))].tolist()
         [3, 2]
         """
-        one, other = self.places[samples], self.places[others]
+        one, other = self.order_index[samples], self.order_index[others]
         return lowest(self.shared, np.minimum(one, other) + 1, np.maximum(one, other) + 1)
 
     @property
@@ -171,8 +171,8 @@ def find_prefixes(
     lengths = np.diff(offsets)[order]
     is_whole = np.append(False, shared[1:] == lengths[:-1])
     shared[(shared < least) & ~is_whole] = 0
-    places = by_first_sample(order, shared)
-    return Prefixes(order[places], shared[places], least)
+    indices = by_first_sample(order, shared)
+    return Prefixes(order[indices], shared[indices], least)
 
 
 def by_first_sample(order: Int64Array, shared: Int32Array) -> Int64Array:
@@ -188,7 +188,7 @@ def by_first_sample(order: Int64Array, shared: Int32Array) -> Int64Array:
     return np.argsort(np.repeat(first, sizes), kind="stable")
 
 
-def lowest(values: AnyIntArray, begins: Int64Array, stops: Int64Array) -> Int64Array:
+def lowest(values: AnyIntArray, starts: Int64Array, stops: Int64Array) -> Int64Array:
     """Return the index of the least value of each range ``[begin, stop)``, none empty.
 
     Ranges are answered level by level, by two ranges of a power of two that cover them (a sparse
@@ -197,8 +197,8 @@ def lowest(values: AnyIntArray, begins: Int64Array, stops: Int64Array) -> Int64A
     >>> lowest(np.array([5, 3, 4, 9]), np.array([0, 2]), np.array([3, 4])).tolist()
     [1, 2]
     """
-    result = np.zeros(len(begins), dtype=np.int64)
-    levels = np.frexp((stops - begins).astype(np.float64))[1] - 1
+    result = np.zeros(len(starts), dtype=np.int64)
+    levels = np.frexp((stops - starts).astype(np.float64))[1] - 1
     least = np.arange(len(values))
     for level in range(int(levels.max(initial=-1)) + 1):
         if level:
@@ -206,7 +206,7 @@ def lowest(values: AnyIntArray, begins: Int64Array, stops: Int64Array) -> Int64A
             left, right = least[:-half], least[half:]
             least = np.where(values[right] < values[left], right, left)
         rows = np.flatnonzero(levels == level)
-        left, right = least[begins[rows]], least[stops[rows] - (1 << level)]
+        left, right = least[starts[rows]], least[stops[rows] - (1 << level)]
         result[rows] = np.where(values[right] < values[left], right, left)
     return result
 
@@ -292,7 +292,7 @@ def saved_in_groups(
     [69, 0]
     """
     prefixes = prefixes_of(table)
-    order = np.lexsort((prefixes.places[sample_ids], groups))
+    order = np.lexsort((prefixes.order_index[sample_ids], groups))
     follows = np.flatnonzero((np.diff(groups[order]) == 0) & (groups[order[1:]] >= 0))
     before, after = order[follows], order[follows + 1]
     shared = prefixes.shared[prefixes.between(sample_ids[before], sample_ids[after])]

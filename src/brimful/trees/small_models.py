@@ -143,22 +143,24 @@ def small_config(config_class: Any, given: Any = None) -> Any:
         "layer_types", "layer_types"
     )
     if (layer_types := getattr(default, "layer_types", None)) and not is_property(types_name):
-        kinds = list(dict.fromkeys(layer_types))
+        distinct_types = list(dict.fromkeys(layer_types))
         shares_keys = getattr(
             default, "num_kv_shared_layers", 0
         )  # the second half takes keys and values of the first
-        sizes |= {"num_kv_shared_layers": len(kinds)} if shares_keys else {}
-        sizes[types_name] = kinds * (1 if len(kinds) > 1 and not shares_keys else 2)
+        sizes |= {"num_kv_shared_layers": len(distinct_types)} if shares_keys else {}
+        sizes[types_name] = distinct_types * (
+            1 if len(distinct_types) > 1 and not shares_keys else 2
+        )
         num_layers = len(sizes[types_name])
     for name in ("num_hidden_layers", "n_layer"):
         if hasattr(default, name) and not is_property(name):
             sizes[name] = num_layers
     # Configurations of parts (of vision, of experts) are made small in the same way.
-    for name, part in vars(default if given is None else given).items():
-        if getattr(part, "model_type", "") and hasattr(part, "to_dict"):
-            sizes[name] = small_config(type(part), None if given is None else part).to_dict()
-        elif isinstance(part, (bool, str)) and name[0] != "_" and part != getattr(default, name):
-            sizes.setdefault(name, part)
+    for name, child in vars(default if given is None else given).items():
+        if getattr(child, "model_type", "") and hasattr(child, "to_dict"):
+            sizes[name] = small_config(type(child), None if given is None else child).to_dict()
+        elif isinstance(child, (bool, str)) and name[0] != "_" and child != getattr(default, name):
+            sizes.setdefault(name, child)
     return config_class(**{**sizes, **_SPECIAL.get(config_class.model_type, {})})
 
 
@@ -176,17 +178,17 @@ def measured(
     answers: dict[tuple[Any, str], _Answer | None] = {}
 
     @wraps(question)
-    def ask(kind: Any, config: Any) -> _Answer | None:
+    def ask(model_class: Any, config: Any) -> _Answer | None:
         # Configurations and models check themselves in any way they like.
         with suppress(Exception), _quiet():
             small = small_config(type(config), config)
-            key = kind, small.to_json_string()
+            key = model_class, small.to_json_string()
             if key not in answers:
                 answers[key] = None
                 # The caller's random numbers and device are its own.
                 with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
                     torch.manual_seed(0)
-                    answers[key] = question(small_model(kind, small).float().eval())
+                    answers[key] = question(small_model(model_class, small).float().eval())
             return answers[key]
         return None
 

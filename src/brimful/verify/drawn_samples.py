@@ -198,8 +198,8 @@ def _cut_tree(pack: Pack, max_tokens: int, max_length: int, vocab: int) -> Pack:
     count = max(1, int(np.searchsorted(np.cumsum(lengths), max_tokens, side="right")))
     lengths, parents = lengths[:count], tree.parents[:count]
     is_target = np.zeros((tree.num_samples, len(pack)), dtype=bool)
-    places = tree.places(pack.cu_seqlens)
-    targets = tree.target_places(places)
+    places = tree.positions(pack.cu_seqlens)
+    targets = tree.target_positions(places)
     for sample in range(tree.num_samples):
         is_target[sample, targets.row(sample)] = True
     # A segment belongs to the sample that ends in its subtree first.

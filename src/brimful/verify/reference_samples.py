@@ -378,7 +378,7 @@ def _rebuild(feature: Feature, ids: Int64Array) -> Any:
     }
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
-    new_row[read_tokenized(feature, "the sample").places] = ids  # padding keeps its places
+    new_row[read_tokenized(feature, "the sample").indices] = ids  # padding keeps its places
     copies["input_ids"] = _in_type_of(feature["input_ids"], new_row)
     if feature.get("labels") is not None and not np.array_equal(row, new_row):
         # A label is its own token or IGNORE_INDEX, so labels follow their tokens.

@@ -24,7 +24,7 @@ from brimful.errors import (
 from brimful.integrations.export import LAYOUTS, check_export, export_job, export_packs
 from brimful.integrations.export.megatron import MegatronLayout
 from brimful.integrations.export.record import ExportRecords
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.testing.toys import ToyPacks
 from tests.integrations.export.stores import some_packs, tree
 from tests.marks import long_but

@@ -161,7 +161,7 @@ def test_code_of_its_own_gets_a_mask():
 
 def test_the_choice_is_told_once_and_by_the_first_rank(capsys, monkeypatch):
     """512 ranks that say the same would hide everything else."""
-    attention._tell.cache_clear()
+    attention._print.cache_clear()
     monkeypatch.setenv("RANK", "3")
     collator_for(tiny(), device="cpu")
     assert capsys.readouterr().err == ""

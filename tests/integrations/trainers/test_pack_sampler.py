@@ -83,7 +83,7 @@ def test_accelerate_deals_out_what_the_loader_serves(world_size, split, tail):
         assert len({len(batches) for batches in ranks}) == 1
         for rank, batches in enumerate(ranks):
             loader = PackLoader(toy_packs(37), numbers, dp_rank=rank, **options)
-            loader.begin_epoch(epoch)
+            loader.start_epoch(epoch)
             expected = list(loader)
             assert [[n for n in batch if n >= 0] for batch in batches] == [[n for n in b if n >= 0] for b in expected]
 

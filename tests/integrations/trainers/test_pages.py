@@ -83,7 +83,7 @@ def test_the_page_runs_as_shown(page, made, monkeypatch, capsys):
             pytest.skip(f"{page} needs {NEEDS[page]}: {error}")
     monkeypatch.chdir(made)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    attention._tell.cache_clear()
+    attention._print.cache_clear()
     names = {}
     for code in blocks(page):
         if "# goes on from" not in code:

@@ -42,7 +42,7 @@ def test_each_is_refused_by_name_and_stands_on_the_page(refusal):
     assert "\n" not in message
     assert f"`{refusal.setting}`" in PAGE
     assert refusal.reason in message
-    assert refusal.way_out[1:] in message
+    assert refusal.hint[1:] in message
 
 
 def test_right_settings_pass():

@@ -153,8 +153,7 @@ def test_other_steps_than_the_data_set_counts_are_refused(tmp_path):
 def test_lightning_goes_on_behind_the_steps_it_saved(tmp_path):
     """It reads ahead by a batch: the state of the loader would leave one out, and an ack would let it go."""
     pl = pytest.importorskip("lightning.pytorch")
-    from brimful.integrations.trainers.lightning import AckCheckpoints as LightningAcks
-    from brimful.integrations.trainers.lightning import StreamDataModule
+    from brimful.integrations.trainers.lightning import LightningAckCheckpoints, StreamDataModule
 
     class Module(pl.LightningModule):  # type: ignore[name-defined]
         def __init__(self):
@@ -185,7 +184,7 @@ def test_lightning_goes_on_behind_the_steps_it_saved(tmp_path):
             enable_progress_bar=False,
             enable_model_summary=False,
             callbacks=[
-                LightningAcks(data, "run", completed_files=True),
+                LightningAckCheckpoints(data, "run", completed_files=True),
                 pl.callbacks.ModelCheckpoint(tmp_path / "run", every_n_train_steps=2, save_top_k=-1, filename="{step}"),
             ],
             **{"max_epochs": 1, **options},

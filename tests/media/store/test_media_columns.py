@@ -30,7 +30,7 @@ VIDEO = PlacedMedium(
 
 def test_every_number_has_its_place():
     cells = cells_of([SOUND, VIDEO.in_container(6, 512, 3)], "/data")
-    rows = [dict(zip(NUMBERS, numbers, strict=True)) for numbers in ROW.iter_unpack(cells.numbers)]
+    rows = [dict(zip(NUMBERS, numbers, strict=True)) for numbers in ROW.iter_unpack(cells.rows)]
     assert rows == [
         {
             "kind": 2, "segment": 1, "start": 3, "length": 2, "num_tokens": 1, "num_patches": 0, "grid_time": 0,
@@ -43,7 +43,7 @@ def test_every_number_has_its_place():
             "path_bytes": 0, "container": 6, "offset": 512, "size": 3,
         },
     ]  # fmt: skip
-    assert [row[-3:] for row in ROW.iter_unpack(cells.numbers)] == [(-1, 7, 9), (6, 512, 3)]
+    assert [row[-3:] for row in ROW.iter_unpack(cells.rows)] == [(-1, 7, 9), (6, 512, 3)]
     assert cells.texts == "äbv".encode()
     assert cells.digests == bytes(16) + b"\x0f" * 16
     assert np.frombuffer(cells.runs, np.int32).tolist() == [0, 3]

@@ -153,7 +153,7 @@ def test_values_that_no_writer_writes(tmp_path):
     """A row with the right checksum and a fourth kind is of another program, and named."""
     files, places = files_of(tmp_path)
     cells = cells_of(media_of(files, places)[1], "/data")
-    other = MediaCells(np.full(17, 9, dtype=np.int64).tobytes()[:64] + cells.numbers[64:], *cells[1:])
+    other = MediaCells(np.full(17, 9, dtype=np.int64).tobytes()[:64] + cells.rows[64:], *cells[1:])
     with pytest.raises(CorruptFileError, match="the media of a pack cannot be read"):
         stored(other, files)
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.counts.patterns import patterns_of, remaining
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.planners.patterns import patterns_of, remaining
 
 
 def test_a_billion_samples_by_the_counts_of_many_machines():

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from brimful.base.compiling import compiled, compiled_forms
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import runs_of
 from brimful.plan.counts.runs import assign_runs
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.planners.patterns import runs_of
 
 
 def slowly(lengths, runs):

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
 from brimful.plan.counts.histogram import lower_bound
-from brimful.plan.counts.patterns import load_of, remaining
 from brimful.planners.optimal import minimum_bin_slack as slack_module
 from brimful.planners.optimal.knapsack import SearchLimit
 from brimful.planners.optimal.minimum_bin_slack import minimum_bin_slack, reachable_sums
+from brimful.planners.patterns import load_of, remaining
 from tests.plan.frozen import digest_of
 from tests.planners.optimal.instances import histogram
 

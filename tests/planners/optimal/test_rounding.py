@@ -1,8 +1,8 @@
 """Whole packs from fractional solutions."""
 
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import load_of, pattern_of
 from brimful.planners.optimal.rounding import fix_whole_packs, substitute_lengths
+from brimful.planners.patterns import load_of, pattern_of
 from tests.plan.frozen import digest_of
 
 

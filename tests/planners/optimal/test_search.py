@@ -13,11 +13,11 @@ from brimful.base.compiling import compiled_forms
 from brimful.errors import MissingExtraError
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.planners.optimal import knapsack as search_limit_module
 from brimful.planners.optimal import pack_optimally
 from brimful.planners.optimal import search as search_module
+from brimful.planners.patterns import patterns_of
 from tests.marks import long_but
 from tests.plan.frozen import digest_of
 from tests.planners.optimal.instances import HARD_FOR_DECREASING, fewest_packs, gap, histogram

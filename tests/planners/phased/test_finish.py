@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.planners.patterns import patterns_of
 from brimful.planners.phased import (
     Finish,
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from brimful import LengthTable, plan_packs
-from brimful.plan.schedule import CostModel, Part
+from brimful.plan.schedule import Component, CostModel
 from brimful.report.analysis.rank_balance import measure_rank_balance
 from brimful.report.analysis.training_run import TrainingRun
 
@@ -42,7 +42,7 @@ def test_each_part_waits_for_its_own_slowest_rank():
     plan = plan_packs(table, capacity=8, seed=None)
     work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=TOWERS), table)
     language, vision = work.parts
-    assert (language.part, vision.part) == (Part.LANGUAGE_MODEL, Part.VISION_TOWER)
+    assert (language.part, vision.part) == (Component.LANGUAGE_MODEL, Component.VISION_TOWER)
     assert (language.as_it_comes, language.balanced, vision.balanced, vision.alone) == (1.0, 1.0, 1.0, 1.0)
     assert vision.as_it_comes in (1.0, 2.0)
     cost_of_picture = 64 + 0.25 * 4096

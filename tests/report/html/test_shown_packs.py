@@ -39,7 +39,7 @@ def shown(pack: Pack, decode: Callable[[Any], str] | None = None) -> list[shown_
 
 
 def media_of(pack: shown_packs.ShownPack) -> Iterator[ShownMedium]:
-    return (part for segment in pack.segments for part in segment.parts if isinstance(part, ShownMedium))
+    return (part for segment in pack.segments for part in segment.items if isinstance(part, ShownMedium))
 
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b\x00\udc80\u202e"

@@ -16,7 +16,7 @@ def test_marks_of_axes_are_round():
     assert percent_axis("x", 1, 1).end > 1
     assert log_axis("x", 1, 1).ticks == [1, 2]
     assert len(log_axis("x", 1, 2**31).ticks) <= 9
-    assert log_axis("x", 16, 1024).place(128) == 0.5
+    assert log_axis("x", 16, 1024).fraction(128) == 0.5
 
 
 def is_round(tick, step):
@@ -32,7 +32,7 @@ def test_ticks_are_at_round_numbers_from_end_to_end_of_the_axis(begin, span):
     ticks = axis.ticks
     assert len(ticks) <= 9
     assert len(ticks) >= 2
-    assert ticks[0] == axis.begin <= begin + 1e-6 * span
+    assert ticks[0] == axis.start <= begin + 1e-6 * span
     assert ticks[-1] == axis.end >= begin + span - 1e-6 * span
     for one, other in pairwise(ticks):
         assert is_round(one, round(other - one, 9))

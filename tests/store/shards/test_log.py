@@ -49,10 +49,10 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
             StreamLog(open_blob_store(place)).header()
     log = StreamLog(open_blob_store(tmp_path))
     identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 1}
-    log.begin(identity, {"source": "x"})
-    log.begin(identity, {"source": "elsewhere"})
+    log.claim(identity, {"source": "x"})
+    log.claim(identity, {"source": "elsewhere"})
     with pytest.raises(StoreMismatchError, match=r"plan \(aaaaaaa there, bbbbbbb now\)"):
-        log.begin({**identity, "plan": "b" * 32}, {})
+        log.claim({**identity, "plan": "b" * 32}, {})
 
 
 IDENTITY = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": {"train_on": "assistant"}, "lanes": 1}
@@ -68,7 +68,7 @@ def _paths(value, path=()):
 def test_a_header_is_for_people(tmp_path):
     """One value in a line, in the same order for every job, and letters as they are."""
     log = StreamLog(open_blob_store(tmp_path))
-    log.begin(IDENTITY, {"tokenizer": "é"})
+    log.claim(IDENTITY, {"tokenizer": "é"})
     text = (tmp_path / "stream.json").read_text(encoding="utf-8")
     assert text == json.dumps(log.header(), indent=1, sort_keys=True, ensure_ascii=False)
 
@@ -77,7 +77,7 @@ def test_a_header_is_for_people(tmp_path):
 def test_every_value_of_a_header_is_checked(tmp_path, by):
     """One number or letter less or more: without it packs of another identity, or of a later version, could pass for these."""
     log = StreamLog(open_blob_store(tmp_path))
-    log.begin(IDENTITY, {"source": "x", "brimful": "0.1.0"})
+    log.claim(IDENTITY, {"source": "x", "brimful": "0.1.0"})
     path = tmp_path / "stream.json"
     header = json.loads(path.read_text())
     assert (header["format"], header["version"]) == ("brimful.packs", 1)
@@ -102,7 +102,7 @@ def test_every_value_of_a_header_is_checked(tmp_path, by):
 def test_a_header_that_lacks_something_is_damaged(tmp_path, key):
     """Without it a file of another program ends in a KeyError."""
     log = StreamLog(open_blob_store(tmp_path))
-    log.begin(IDENTITY, {})
+    log.claim(IDENTITY, {})
     path = tmp_path / "stream.json"
     header = json.loads(path.read_text())
     del (header if key == "notes" else header["identity"])[key]
@@ -114,26 +114,26 @@ def test_a_header_that_lacks_something_is_damaged(tmp_path, key):
 def test_the_cause_is_named_and_not_what_follows_from_it(tmp_path):
     """Packs of other targets have another plan, too: a user who reads of the plan does not know what to change."""
     log = StreamLog(open_blob_store(tmp_path))
-    log.begin(IDENTITY, {})
+    log.claim(IDENTITY, {})
     other = {**IDENTITY, "plan": "b" * 32, "encoder": {"train_on": "all"}}
     with pytest.raises(
         StoreMismatchError, match=r"differently: encoder train_on \(assistant there, all now\)\. Choose"
     ):
-        log.begin(other, {})
+        log.claim(other, {})
     for name in ("x" * 31, "x" * 33):
         with pytest.raises(StoreMismatchError, match=rf"encoder train_on \(assistant there, {name} now\)"):
-            log.begin({**IDENTITY, "encoder": {"train_on": name}}, {})
+            log.claim({**IDENTITY, "encoder": {"train_on": name}}, {})
 
 
 def test_a_store_may_go_on_with_other_lanes(tmp_path):
     """The packs are the same."""
     log = StreamLog(open_blob_store(tmp_path))
     identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 3}
-    log.begin(identity, {})
-    log.begin({**identity, "lanes": LANES}, {})
+    log.claim(identity, {})
+    log.claim({**identity, "lanes": LANES}, {})
     assert log.header()["identity"]["lanes"] == 3
     with pytest.raises(StoreMismatchError, match=r"made differently: capacity \(8 there, 9 now\)\. Choose"):
-        log.begin({**identity, "lanes": LANES, "capacity": 9}, {})
+        log.claim({**identity, "lanes": LANES, "capacity": 9}, {})
 
 
 def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
@@ -253,7 +253,7 @@ def test_part_of_an_identity_is_expected(tmp_path):
     """What is not asked for is not compared; a directory is begun once its header is there."""
     log = StreamLog(open_blob_store(tmp_path))
     assert not log.is_begun()
-    log.begin(IDENTITY, {})
+    log.claim(IDENTITY, {})
     assert log.is_begun()
     log.expect({"capacity": 8, "encoder": {"train_on": "assistant"}})
     with pytest.raises(

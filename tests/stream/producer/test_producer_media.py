@@ -13,7 +13,7 @@ import pytest
 from brimful import open_packs
 from brimful.base.blobs import open_blob_store
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 from brimful.stream import PackingProducer, remove_acknowledged
 from brimful.stream.acks import Acks
 from brimful.testing.toys import toy_chat_encoder

@@ -62,7 +62,7 @@ def test_another_that_comes_first_takes_the_number(store, monkeypatch):
         return put(self, key, data)
 
     monkeypatch.setattr(LocalBlobStore, "put_if_absent", late)
-    assert Producers(store).register("second", {}).number == 1
+    assert Producers(store).register("second", {}).index == 1
 
 
 def test_other_settings_are_another_producer(store):
@@ -95,7 +95,7 @@ def test_a_claim_of_a_killed_producer_is_no_registration(store, monkeypatch):
     monkeypatch.setattr(local, "_CLAIM_PAUSES", (0.0,))
     store.put_atomic("producers/000000.json", b"")
     assert Producers(store).all() == []
-    assert Producers(store).register("a", {}).number == 0
+    assert Producers(store).register("a", {}).index == 0
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -129,7 +129,7 @@ def test_two_names_are_for_two_sources(store, monkeypatch, same_name, same_setti
         assert producers.all() == [one]
     else:
         # It may be meant: after a refused row with other policies, or a folder that was filled again.
-        assert register().number == 1
+        assert register().index == 1
         assert [text.startswith(f"{store.url}: producer a reads this source too") for text in said] == [
             True
         ] * same_source

@@ -43,7 +43,7 @@ def test_weights_are_the_sums_of_flat_packs(weights, branch, samples):
     column = Column("advantages", np.arange(len(pack), dtype=np.float32))
     feature = (pack, PackExtras(columns=(column,)))
     flat = pack.flat()
-    flat_column = Column("advantages", column.values[pack.sharing.places(pack.cu_seqlens).values])
+    flat_column = Column("advantages", column.values[pack.sharing.positions(pack.cu_seqlens).values])
     (row,) = PackCollator(loss_weights=weights).rows([(flat, PackExtras(columns=(flat_column,)))])
     truth = Counter()
     for segment in range(row.num_segments):

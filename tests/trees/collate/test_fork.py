@@ -33,7 +33,7 @@ def test_every_sample_stays_whole(samples):
     fork = fork_of(pack)
     assert fork.pack.flat() == pack.flat()
     assert len(fork.pack) == len(pack) + branches_of(pack)
-    assert fork.pack.input_ids.tolist() == pack.input_ids[fork.places].tolist()
+    assert fork.pack.input_ids.tolist() == pack.input_ids[fork.positions].tolist()
 
 
 @given(SAMPLES)

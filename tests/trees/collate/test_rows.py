@@ -37,8 +37,8 @@ def test_two_trees_in_a_row_are_two_rows(samples):
     for name in ("input_ids", "labels", "position_ids", "loss_weights"):
         assert getattr(batch, name).tolist() == np.concatenate([getattr(one, name) for one in alone]).tolist()
     tree = tree_of(batch)
-    places = tree.places(batch.cu_seqlens)
-    parts = [tree_of(one).places(one.cu_seqlens).values for one in alone]
+    places = tree.positions(batch.cu_seqlens)
+    parts = [tree_of(one).positions(one.cu_seqlens).values for one in alone]
     assert places.values.tolist() == [*parts[0].tolist(), *(parts[1] + len(packs[0])).tolist()]
     assert batch.target_weights.sum() == batch.num_loss_tokens
     assert batch.num_loss_tokens == sum(sum(mask[1:]) for mask in masks) + sum(len(one) - 1 for one in tokens)

@@ -82,19 +82,19 @@ def make_chats(directory: AnyPath | None = None, *, limit: int | None = None) ->
         )
     if limit is None or limit >= len(chats):
         return chats
-    return [chats[number * len(chats) // limit] for number in range(limit)]
+    return [chats[index * len(chats) // limit] for index in range(limit)]
 
 
 def _modules(root: Path) -> list[tuple[str, Path]]:
     """Return dotted names and files of the public modules, in order."""
     modules = []
     for path in root.rglob("*.py"):
-        parts = path.relative_to(root).with_suffix("").parts
-        if parts[-1] == "__init__":
-            parts = parts[:-1]
-        is_public = all(part.isidentifier() and not part.startswith("_") for part in parts)
-        if parts and is_public and _SKIPPED_FOLDERS.isdisjoint(parts):
-            modules.append((".".join(parts), path))
+        names = path.relative_to(root).with_suffix("").parts
+        if names[-1] == "__init__":
+            names = names[:-1]
+        is_public = all(name.isidentifier() and not name.startswith("_") for name in names)
+        if names and is_public and _SKIPPED_FOLDERS.isdisjoint(names):
+            modules.append((".".join(names), path))
     return sorted(modules)  # file systems list in any order
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from brimful.base.optional import optional
 from brimful.base.typing import AnyPath
 
-_PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+_PAD, _START, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -68,7 +68,7 @@ def train_tokenizer(
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[_PAD, _BEGIN, _END, *special_tokens],
+        special_tokens=[_PAD, _START, _END, *special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -78,7 +78,7 @@ def train_tokenizer(
         tokenizer_object=tokenizer,
         eos_token=_END,
         pad_token=_PAD,
-        additional_special_tokens=[_BEGIN, *special_tokens],
+        additional_special_tokens=[_START, *special_tokens],
         clean_up_tokenization_spaces=False,
     )
     wrapper.chat_template = chat_template

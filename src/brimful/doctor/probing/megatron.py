@@ -31,7 +31,7 @@ from brimful.doctor.probing.ranks import ProbeStopped, RankTalk
 from brimful.doctor.probing.recorder import layers_of
 from brimful.doctor.report import DoctorReport, Line
 from brimful.errors import RankFailedError
-from brimful.serve.agreement import process_group
+from brimful.serve.process_group import process_group
 
 __all__ = ["ProbedSchedule", "probed"]
 

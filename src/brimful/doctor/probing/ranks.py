@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from brimful.serve.agreement import process_group
+from brimful.serve.process_group import process_group
 
 _NUMBERS = itertools.count()
 """Number of each talk of this process: all ranks open theirs in the same order."""

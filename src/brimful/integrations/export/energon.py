@@ -119,13 +119,13 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
     names = [shard_name(shard, prefix) for shard in range(len(counts))]
     shard_counts = dict(zip(names, counts, strict=True))
     # One line for tars of any number, which Energon expands.
-    numbers = "000000" if len(counts) == 1 else f"{{000000..{len(counts) - 1:06d}}}"
+    range_text = "000000" if len(counts) == 1 else f"{{000000..{len(counts) - 1:06d}}}"
     # Version 5 reads one and version 7 the other. JSON is valid YAML, but version 5 expects lines.
     files: dict[str, str] = {
         ".info.json": json.dumps({"shard_counts": shard_counts}, indent=2) + "\n",
         ".info.yaml": "shard_counts:\n"
         + "".join(f"  {name}: {count}\n" for name, count in shard_counts.items()),
-        "split.yaml": f'split_parts:\n  train:\n  - "{prefix}-{numbers}.tar"\n  val: []\n  test: '
+        "split.yaml": f'split_parts:\n  train:\n  - "{prefix}-{range_text}.tar"\n  val: []\n  test: '
         "[]\nexclude: []\n",
         "dataset.yaml": dataset,
     }
@@ -176,19 +176,19 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
         path = Path(folder) / "index.sqlite"
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(_TABLES)
-            for number, name in enumerate(tars):
+            for tar_index, name in enumerate(tars):
                 tar = store.local_path(name)
                 assert tar is not None
                 samples = []
-                for index, (sample_key, begin, end, members) in enumerate(tar_groups(tar)):
-                    samples.append((number, sample_key, index, begin, end - begin))
-                    parts = (
+                for index, (sample_key, start, end, members) in enumerate(tar_groups(tar)):
+                    samples.append((tar_index, sample_key, index, start, end - start))
+                    members_ = (
                         (member.name.partition(".")[2], member.offset_data, member.size)
                         for member in members
                     )
                     connection.executemany(
                         "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
-                        ((number, index, *part) for part in parts),
+                        ((tar_index, index, *member) for member in members_),
                     )
                 connection.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", samples)
                 connection.commit()
@@ -296,6 +296,6 @@ def select_samples_to_pack(
     )
     ids = plan.sample_ids.tolist()
     return [
-        [samples[number] for number in ids[begin:end]]
-        for begin, end in pairwise(plan.offsets.tolist())
+        [samples[sample_id] for sample_id in ids[start:end]]
+        for start, end in pairwise(plan.offsets.tolist())
     ]

@@ -24,7 +24,7 @@ IGNORE_INDEX = -100
 
 
 @dataclass(kw_only=True)
-class Row:
+class EnergonRow:
     """Row of T tokens and S segments: a pack, or a batch of packs.
 
     Attributes:
@@ -56,12 +56,12 @@ class Row:
 
 
 @dataclass(kw_only=True)
-class PackSample(Row, Sample):
+class PackSample(EnergonRow, Sample):
     """One pack."""
 
 
 @dataclass(kw_only=True)
-class PackBatch(Row, Batch):
+class PackBatch(EnergonRow, Batch):
     """Packs of a batch in one row.
 
     Energon writes ``__restore_key__`` after ``batch``; version 8 makes batches of it again that it

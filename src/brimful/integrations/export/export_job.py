@@ -202,17 +202,17 @@ def export_packs(
         }
         if plan.source is not None:
             identity["source"] = plan.source.fingerprint
-        records.begin(identity)
+        records.claim(identity)
         was_finished = records.is_finished()
         outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
-        shards = execution.share([_ShardTask(number) for number in range(plan.num_shards)])
+        shards = execution.share([_ShardTask(index) for index in range(plan.num_shards)])
         pending_shards = [shard for shard in shards if shard not in outcomes]
         num_tokens = getattr(
             packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY)
         )
         context = _Context(packs, layout.name, plan, str(directory))
         num_packs, num_pending = (
-            sum(len(plan.packs_of(shard)) for shard in part) for part in (shards, pending_shards)
+            sum(len(plan.packs_of(shard)) for shard in group) for group in (shards, pending_shards)
         )
         with progress.stage("export", total=num_packs, unit="packs"):
             progress.advance(num_packs - num_pending, resumed=True)
@@ -414,17 +414,17 @@ def check_export(
                     "number"
                 )
             pack = packs[index]
-            parts = {
+            contents = {
                 name: values for name, values in vars(exported_pack).items() if values is not None
             }
-            own_parts = _parts_of(pack, index, list(parts), samples)
-            for name, values in parts.items():
-                if list(values) != own_parts[name]:
+            own_values = _values_of(pack, index, list(contents), samples)
+            for name, values in contents.items():
+                if list(values) != own_values[name]:
                     raise CorruptFileError(
                         f"{records.store.url}: pack {index} has other {name} than the "
                         f"{'source' if samples else 'store'}: delete it and export again"
                     )
-            fields = list(parts)
+            fields = list(contents)
             progress.advance(1, tokens=len(pack))
     return ExportCheck(layout.name, len(packs), tuple(fields), layout.reader[1])
 
@@ -450,7 +450,7 @@ def check_reader(to: str) -> None:
         ) from error
 
 
-def _parts_of(
+def _values_of(
     pack: Pack, index: int, names: Sequence[str], samples: Source | None
 ) -> dict[str, list[Any]]:
     """Return parts of a pack as lists; of the samples that it was packed from, if they are
@@ -458,7 +458,7 @@ def _parts_of(
     """
     if samples is not None:
         messages, media = zip(
-            *(comparable(samples[number]) for number in pack.sample_ids.tolist()), strict=True
+            *(comparable(samples[sample_id]) for sample_id in pack.sample_ids.tolist()), strict=True
         )
         return {"messages": list(messages), "media": list(media)}
     return {

@@ -76,7 +76,7 @@ class Shard:
     """One shard that is being written. Iterating it gives index and pack, and counts the packs.
 
     Attributes:
-        number: of the shard.
+        index: of the shard.
         plan: of the export.
         store: the directory.
         counts: packs, tokens, segments and media so far; a layout that holds other media than the
@@ -84,9 +84,9 @@ class Shard:
     """
 
     def __init__(
-        self, number: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]
+        self, index: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]
     ) -> None:
-        self.number, self.plan, self.store = number, plan, store
+        self.index, self.plan, self.store = index, plan, store
         self._packs = packs
         self.counts: Counter[str] = Counter()
 
@@ -230,12 +230,12 @@ def tree_as_lists(pack: Pack) -> dict[str, list[int]]:
     }
 
 
-def place_as_json(item: PlacedMedium, part: str | int) -> dict[str, Any]:
+def location_as_json(item: PlacedMedium, member: str | int) -> dict[str, Any]:
     """Return the place of a medium among the tokens of its pack.
 
     Args:
         item: the medium.
-        part: the member of the pack that has its bytes, or their index.
+        member: the member of the pack that has its bytes, or their index.
     """
     facts = {name: value for name, value in vars(item).items() if name != "medium"}
-    return {"part": part, "kind": item.medium.kind.value, "name": item.medium.name, **facts}
+    return {"part": member, "kind": item.medium.kind.value, "name": item.medium.name, **facts}

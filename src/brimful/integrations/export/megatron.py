@@ -25,7 +25,7 @@ from brimful.integrations.export.export_layout import (
     write_blob,
 )
 
-_PARTS = ".brimful/parts"
+_FOLDER = ".brimful/parts"
 """Folder of the parts of each shard, which become one file at the end."""
 
 _CODES = {"uint8": 1, "int32": 4}
@@ -34,7 +34,7 @@ _CODES = {"uint8": 1, "int32": 4}
 FILES = {"packs": "int32", "packs_loss_mask": "uint8"}
 """Data sets of an export, and the type of their values."""
 
-_PART_NAMES = (*FILES, "lengths", "segments")
+_NAMES = (*FILES, "lengths", "segments")
 """Parts of a shard."""
 
 
@@ -46,7 +46,7 @@ class MegatronLayout(Layout):
     reader = ("megatron.core.datasets.indexed_dataset", "megatron-core")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
-        store, keys = shard.store, {name: _part(name, shard.number) for name in _PART_NAMES}
+        store, keys = shard.store, {name: _key(name, shard.index) for name in _NAMES}
         lengths, num_segments = [], []
         with store.blob(keys["packs"]) as tokens, store.blob(keys["packs_loss_mask"]) as masks:
             for _, pack in shard:
@@ -57,8 +57,8 @@ class MegatronLayout(Layout):
             tokens.publish(keys["packs"])
             masks.publish(keys["packs_loss_mask"])
         sizes = {"packs": tokens.size, "packs_loss_mask": masks.size}
-        numbers = {"lengths": np.concatenate(lengths), "segments": np.array(num_segments)}
-        for name, values in numbers.items():
+        arrays = {"lengths": np.concatenate(lengths), "segments": np.array(num_segments)}
+        for name, values in arrays.items():
             sizes[name] = write_blob(store, keys[name], [values.astype("<i4").tobytes()])
         return shard.outcome({keys[name]: size for name, size in sizes.items()})
 
@@ -66,8 +66,8 @@ class MegatronLayout(Layout):
         self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
     ) -> list[str]:
         files = []
-        for name, kind in FILES.items():
-            keys = [_part(name, shard) for shard in range(len(outcomes))]
+        for name, dtype in FILES.items():
+            keys = [_key(name, shard) for shard in range(len(outcomes))]
             values = (
                 [store.get(key)]
                 if (path := store.local_path(key)) is None
@@ -75,7 +75,7 @@ class MegatronLayout(Layout):
                 for key in keys
             )
             write_blob(store, f"{name}.bin", chain.from_iterable(values))
-            write_blob(store, f"{name}.idx", _index(outcomes, store, kind))
+            write_blob(store, f"{name}.idx", _index(outcomes, store, dtype))
             files += [f"{name}.bin", f"{name}.idx"]
         return files
 
@@ -98,20 +98,20 @@ class MegatronLayout(Layout):
             IndexedDataset(f"{directory}/packs_loss_mask"),
         )
         edges = tokens.document_indices
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            segments = tokens[begin:end]
+        for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            segments = tokens[start:end]
             yield ReadPack(
                 input_ids=np.concatenate(segments).tolist(),
-                loss_mask=np.concatenate(masks[begin:end]).astype(bool).tolist(),
+                loss_mask=np.concatenate(masks[start:end]).astype(bool).tolist(),
                 cu_seqlens=offsets_of([len(segment) for segment in segments]).tolist(),
             )
 
 
-def header(kind: str, num_sequences: int, num_documents: int) -> bytes:
+def header(dtype: str, num_sequences: int, num_documents: int) -> bytes:
     """Return the first 34 bytes of an index.
 
     Args:
-        kind: type of the values.
+        dtype: type of the values.
         num_sequences: that follow: their lengths (``int32``), then their first bytes (``int64``).
         num_documents: after the sequences, the first sequence of each and the end
             (``int64[num_documents + 1]``).
@@ -120,36 +120,36 @@ def header(kind: str, num_sequences: int, num_documents: int) -> bytes:
     (34, b'MMIDIDX\\x00\\x00')
     """
     return b"MMIDIDX\x00\x00" + struct.pack(
-        "<QBQQ", 1, _CODES[kind], num_sequences, num_documents + 1
+        "<QBQQ", 1, _CODES[dtype], num_sequences, num_documents + 1
     )
 
 
-def _index(outcomes: Sequence[ShardOutcome], store: BlobStore, kind: str) -> Iterator[bytes]:
+def _index(outcomes: Sequence[ShardOutcome], store: BlobStore, dtype: str) -> Iterator[bytes]:
     """Yield an index in pieces of one shard each, so that it is never in memory."""
     shards = range(len(outcomes))
     yield header(
-        kind,
+        dtype,
         sum(outcome.segments for outcome in outcomes),
         sum(outcome.packs for outcome in outcomes),
     )
     for shard in shards:
-        yield store.get(_part("lengths", shard))
-    first_byte, size = 0, np.dtype(kind).itemsize
+        yield store.get(_key("lengths", shard))
+    first_byte, size = 0, np.dtype(dtype).itemsize
     for shard in shards:
-        offsets = offsets_of(_numbers("lengths", shard, store)) * size
+        offsets = offsets_of(_int_array("lengths", shard, store)) * size
         yield (first_byte + offsets[:-1]).astype("<i8").tobytes()
         first_byte += int(offsets[-1])
     first_segment = 0
     for shard in shards:
-        offsets = offsets_of(_numbers("segments", shard, store))
+        offsets = offsets_of(_int_array("segments", shard, store))
         yield (first_segment + offsets[:-1]).astype("<i8").tobytes()
         first_segment += int(offsets[-1])
     yield struct.pack("<q", first_segment)
 
 
-def _numbers(name: str, shard: int, store: BlobStore) -> Any:
-    return np.frombuffer(store.get(_part(name, shard)), dtype="<i4")
+def _int_array(name: str, shard: int, store: BlobStore) -> Any:
+    return np.frombuffer(store.get(_key(name, shard)), dtype="<i4")
 
 
-def _part(name: str, shard: int) -> str:
-    return f"{_PARTS}/{name}-{shard:08d}"
+def _key(name: str, shard: int) -> str:
+    return f"{_FOLDER}/{name}-{shard:08d}"

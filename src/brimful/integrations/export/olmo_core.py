@@ -43,7 +43,7 @@ class OlmoCoreLayout(Layout):
     reader = ("olmo_core.data.utils", "ai2-olmo-core")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
-        tokens_key, mask_key, table_key = _keys(shard.number)
+        tokens_key, mask_key, table_key = _keys(shard.index)
         buffer = io.BytesIO()
         # Without a time, so that the same packs give the same bytes.
         with (
@@ -81,12 +81,12 @@ class OlmoCoreLayout(Layout):
             with gzip.open(table, "rt") as file:
                 rows = zip(spans, csv.DictReader(file, _COLUMNS), strict=True)
                 for _, documents in groupby(rows, key=lambda row: row[1]["pack"]):
-                    places, facts = zip(*documents, strict=True)
-                    begin, end = places[0][0], places[-1][1]
+                    pack_spans, facts = zip(*documents, strict=True)
+                    start, end = pack_spans[0][0], pack_spans[-1][1]
                     yield ReadPack(
-                        load_array_slice(tokens, begin, end, np.uint32).tolist(),
-                        load_array_slice(mask, begin, end, np.bool_).tolist(),
-                        [0, *(place[1] - begin for place in places)],
+                        load_array_slice(tokens, start, end, np.uint32).tolist(),
+                        load_array_slice(mask, start, end, np.bool_).tolist(),
+                        [0, *(pack_span[1] - start for pack_span in pack_spans)],
                         [int(fact["sample_id"]) for fact in facts],
                         [int(fact["first_token"]) for fact in facts],
                     )
@@ -94,5 +94,5 @@ class OlmoCoreLayout(Layout):
 
 def _keys(shard: int) -> tuple[str, str, str]:
     """Return the keys of tokens, mask and table of a shard."""
-    part = f"part_{shard:04d}"
-    return f"token_ids_{part}.npy", f"labels_mask_{part}.npy", f"token_ids_{part}.csv.gz"
+    suffix = f"part_{shard:04d}"
+    return f"token_ids_{suffix}.npy", f"labels_mask_{suffix}.npy", f"token_ids_{suffix}.csv.gz"

@@ -43,7 +43,7 @@ class MegatronSftLayout(Layout):
                 row = {"messages": messages, "sample_ids": sample_ids}
                 yield json.dumps(row).encode() + b"\n"
 
-        key = _key(shard.number)
+        key = _key(shard.index)
         return shard.outcome({key: write_blob(shard.store, key, lines())})
 
     def advice(self, directory: str) -> str:
@@ -108,7 +108,7 @@ def _text(content: Any) -> str | None:
     """Return the text of a content; None if it has something else."""
     if isinstance(content, str):
         return content
-    parts: Sequence[Any] = content or ()
-    if any(part["type"] != "text" for part in parts):
+    items: Sequence[Any] = content or ()
+    if any(item["type"] != "text" for item in items):
         return None
-    return "".join(part["text"] for part in parts)
+    return "".join(item["text"] for item in items)

@@ -88,7 +88,7 @@ class PackedChatsLayout(Layout):
                 shard.counts["media"] += len(members) - 1 - len(pack.attachments)
                 yield f"ps_{index:08d}", members
 
-        name = shard_name(shard.number)
+        name = shard_name(shard.index)
         return shard.outcome(write_tar(samples(), name, shard.store, with_index=True))
 
     def finish(
@@ -119,13 +119,13 @@ class PackedChatsLayout(Layout):
         for position, sample in enumerate(samples):
             questions, answers = turns_of(sample)
             images = []
-            for number, medium in enumerate(sample.attachments):
+            for index, medium in enumerate(sample.attachments):
                 if medium.kind is not MediaKind.IMAGE:
                     raise BadSampleError(
                         f"has {medium.kind.value}, and the layout holds images",
                         sample_id=sample.sample_id,
                     )
-                sub = f"_sub{number:03d}" if len(sample.attachments) > 1 else ""
+                sub = f"_sub{index:03d}" if len(sample.attachments) > 1 else ""
                 images.append(f"img{position:03d}{sub}.{suffix_of(medium.name, 'jpg')}")
                 try:
                     members.append((images[-1], medium.read()))
@@ -196,18 +196,18 @@ def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
 
 def _text(content: Any, sample: Sample) -> str:
     """Return a content with a mark for each image."""
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    for part in parts:
-        if part["type"] not in ("text", "image"):
+    items = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    for item in items:
+        if item["type"] not in ("text", "image"):
             raise BadSampleError(
-                f"has {part['type']}, and the layout holds images", sample_id=sample.sample_id
+                f"has {item['type']}, and the layout holds images", sample_id=sample.sample_id
             )
-        if mark := MARK.search(part.get("text") or ""):
+        if mark := MARK.search(item.get("text") or ""):
             raise BadSampleError(
                 f"has {mark[0]} as plain text, which would be read as an image",
                 sample_id=sample.sample_id,
             )
-    return "".join(part["text"] if part["type"] == "text" else "<image>" for part in parts)
+    return "".join(item["text"] if item["type"] == "text" else "<image>" for item in items)
 
 
 def comparable(sample: Sample) -> tuple[Any, list[bytes]]:

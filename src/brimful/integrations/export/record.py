@@ -38,7 +38,7 @@ class ExportRecords:
     def __init__(self, store: BlobStore) -> None:
         self.store = store
 
-    def begin(self, identity: dict[str, Any]) -> None:
+    def claim(self, identity: dict[str, Any]) -> None:
         """Claim the directory for this export, or check that it already is this one.
 
         Raises:

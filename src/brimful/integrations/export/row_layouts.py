@@ -21,7 +21,7 @@ from brimful.integrations.export.export_layout import (
     ReadPack,
     Shard,
     ShardOutcome,
-    place_as_json,
+    location_as_json,
     read_medium,
     write_blob,
 )
@@ -33,14 +33,14 @@ its rows, so it should be a few megabytes.
 """
 
 
-_PLACES = {"sample_ids": "int64", "starts": "int32"}
+_SEGMENT_COLUMNS = {"sample_ids": "int64", "starts": "int32"}
 """Columns of every layout of rows: the sample of each segment, and its first token in it."""
 
 
 def _write_tables(
     shard: Shard,
     key: str,
-    kinds: Mapping[str, str],
+    type_names: Mapping[str, str],
     row: Callable[[int, Pack], dict[str, Any]],
     open_writer: Callable[[Any, Any], Any],
 ) -> dict[str, int]:
@@ -49,16 +49,19 @@ def _write_tables(
     Args:
         shard: to write.
         key: of the file.
-        kinds: Arrow's name of the type of each column; all but ``string`` are of the elements of
+        type_names: Arrow's name of the type of each column; all but ``string`` are of the elements of
             lists.
         row: function from index and pack to a value for each column.
         open_writer: function from a file and the schema to a writer of tables.
     """
     import pyarrow as pa
 
-    types = {name: pa.type_for_alias(kind) for name, kind in kinds.items()}
+    types = {name: pa.type_for_alias(arrow_type) for name, arrow_type in type_names.items()}
     schema = pa.schema(
-        {name: kind if kind == pa.string() else pa.list_(kind) for name, kind in types.items()}
+        {
+            name: arrow_type if arrow_type == pa.string() else pa.list_(arrow_type)
+            for name, arrow_type in types.items()
+        }
     )
     with shard.store.blob(key) as blob:
         sink = pa.PythonFile(blob, mode="w")
@@ -74,15 +77,15 @@ def _write_tables(
     return {key: blob.size}
 
 
-def _column(values: list[Any], kind: Any) -> Any:
+def _column(values: list[Any], arrow_type: Any) -> Any:
     """Return a column of Arrow; lists of numbers are joined, and not converted one by one."""
     import pyarrow as pa
 
-    if not (pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)):
-        return pa.array(values, kind)
-    numbers = np.concatenate(values).astype(kind.value_type.to_pandas_dtype(), copy=False)
+    if not (pa.types.is_list(arrow_type) and pa.types.is_integer(arrow_type.value_type)):
+        return pa.array(values, arrow_type)
+    values_ = np.concatenate(values).astype(arrow_type.value_type.to_pandas_dtype(), copy=False)
     return pa.ListArray.from_arrays(
-        offsets_of([len(each) for each in values]).astype(np.int32), pa.array(numbers)
+        offsets_of([len(each) for each in values]).astype(np.int32), pa.array(values_)
     )
 
 
@@ -125,14 +128,16 @@ class HuggingFaceLayout(Layout):
     def write_shard(self, shard: Shard) -> ShardOutcome:
         import pyarrow as pa
 
-        kinds = {
+        type_names = {
             **dict.fromkeys(("input_ids", "labels", "position_ids", "seq_lengths"), "int32"),
-            **_PLACES,
+            **_SEGMENT_COLUMNS,
             "media": "string",
             "media_bytes": "large_binary",
         }
-        key = f"{SPLIT}/{_data_file(shard.number, shard.plan)}"
-        return shard.outcome(_write_tables(shard, key, kinds, _row_of_datasets, pa.ipc.new_stream))
+        key = f"{SPLIT}/{_data_file(shard.index, shard.plan)}"
+        return shard.outcome(
+            _write_tables(shard, key, type_names, _row_of_datasets, pa.ipc.new_stream)
+        )
 
     def finish(
         self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
@@ -196,11 +201,11 @@ def _positions(lengths: Sequence[int] | Int64Array) -> Int64Array:
 
 
 def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
-    numbers: dict[bytes, int] = {}
+    indices: dict[bytes, int] = {}
     media = []
     for item in pack.attachments:
         content = read_medium(pack, index, item)
-        media.append(place_as_json(item, numbers.setdefault(content, len(numbers))))
+        media.append(location_as_json(item, indices.setdefault(content, len(indices))))
     lengths = np.diff(pack.cu_seqlens)
     return {
         "input_ids": pack.input_ids,
@@ -210,7 +215,7 @@ def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
         "sample_ids": pack.sample_ids,
         "starts": pack.starts,
         "media": json.dumps(media),
-        "media_bytes": list(numbers),
+        "media_bytes": list(indices),
     }
 
 
@@ -247,9 +252,14 @@ class BridgeLayout(Layout):
                 "starts": pack.starts,
             }
 
-        kinds = {"input_ids": "int32", "seq_start_id": "int32", "loss_mask": "int8", **_PLACES}
-        key = f"packs-{shard.number:06d}.idx.parquet"
-        files = _write_tables(shard, key, kinds, row, _parquet_writer)
+        type_names = {
+            "input_ids": "int32",
+            "seq_start_id": "int32",
+            "loss_mask": "int8",
+            **_SEGMENT_COLUMNS,
+        }
+        key = f"packs-{shard.index:06d}.idx.parquet"
+        files = _write_tables(shard, key, type_names, row, _parquet_writer)
         segments, counts, tokens = zip(*packs, strict=True)
         facts = {
             "longest_segment": max(segments),
@@ -334,7 +344,7 @@ class JsonLinesLayout(Layout):
             json.dumps(_row_of_json(pack), separators=(",", ":")).encode() + b"\n"
             for _, pack in shard
         )
-        key = f"chunk_{shard.number:05d}.jsonl"
+        key = f"chunk_{shard.index:05d}.jsonl"
         return shard.outcome({key: write_blob(shard.store, key, lines)})
 
     def advice(self, directory: str) -> str:

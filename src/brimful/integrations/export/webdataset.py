@@ -15,7 +15,7 @@ from brimful.integrations.export.export_layout import (
     ReadPack,
     Shard,
     ShardOutcome,
-    place_as_json,
+    location_as_json,
     read_medium,
     suffix_of,
     tree_as_lists,
@@ -62,7 +62,7 @@ def read_tars(directory: str, num_tars: int) -> Iterator[dict[str, Any]]:
     """Return the samples of the tars of an export, in order, as ``webdataset`` reads them."""
     import webdataset
 
-    tars = [str(Path(directory) / shard_name(number)) for number in range(num_tars)]
+    tars = [str(Path(directory) / shard_name(index)) for index in range(num_tars)]
     return iter(webdataset.WebDataset(tars, shardshuffle=False))
 
 
@@ -77,11 +77,11 @@ def write_pack_tar(shard: Shard, *, kinds_as_endings: bool) -> ShardOutcome:
     samples = (
         (shard.plan.key(index), _members(pack, index, kinds_as_endings)) for index, pack in shard
     )
-    name = shard_name(shard.number)
+    name = shard_name(shard.index)
     return shard.outcome(write_tar(samples, name, shard.store, with_index=kinds_as_endings))
 
 
-def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[str, bytes]]:
+def _members(pack: Pack, index: int, modalities_as_endings: bool) -> Iterator[tuple[str, bytes]]:
     """Yield ending and content of each member of a pack.
 
     ===================  =======================================================================
@@ -95,14 +95,14 @@ def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[s
     Raises:
         StoreError: a medium cannot be read.
     """
-    parts: dict[bytes, str] = {}
+    members: dict[bytes, str] = {}
     media = []
     for item in pack.attachments:
         content = read_medium(pack, index, item)
-        kind = item.medium.kind.value
-        ending = kind if kinds_as_endings else suffix_of(item.medium.name, kind)
-        part = parts.setdefault(content, f"{len(parts):03d}.{ending}")
-        media.append(place_as_json(item, part))
+        modality = item.medium.kind.value
+        ending = modality if modalities_as_endings else suffix_of(item.medium.name, modality)
+        member = members.setdefault(content, f"{len(members):03d}.{ending}")
+        media.append(location_as_json(item, member))
     facts = {
         "cu_lengths": pack.cu_seqlens.tolist(),
         "sample_ids": pack.sample_ids.tolist(),
@@ -114,7 +114,7 @@ def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[s
     yield "json", json.dumps(facts, ensure_ascii=True, separators=(",", ":")).encode()
     yield "input_ids.npy", _npy_bytes(pack.input_ids.astype(np.int32, copy=False))
     yield "loss_mask.npy", _npy_bytes(pack.loss_mask.astype(np.uint8))
-    yield from ((part, content) for content, part in parts.items())
+    yield from ((member, content) for content, member in members.items())
 
 
 def _npy_bytes(array: Any) -> bytes:

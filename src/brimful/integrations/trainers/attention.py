@@ -80,8 +80,8 @@ class Machine:
     @property
     def title(self) -> str:
         """Name for messages: ``CUDA 7.5``, ``NPU``, ``CPU``."""
-        number = "" if self.capability is None else f" {self.capability[0]}.{self.capability[1]}"
-        return self.device.upper() + number
+        version = "" if self.capability is None else f" {self.capability[0]}.{self.capability[1]}"
+        return self.device.upper() + version
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def collator_for(
     ):
         model.register_forward_hook(_loss_as_asked, with_kwargs=True)
     if not quiet and os.environ.get("RANK", "0") == "0":
-        _tell(f"brimful: {choice}")
+        _print(f"brimful: {choice}")
     collator = PackCollator if has_trees else _FlatCollator
     return collator(
         dialect=choice.dialect,
@@ -234,10 +234,10 @@ class _FlatCollator(PackCollator):
     would ignore their weights.
     """
 
-    def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
+    def convert(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
         if any(batch.sharing is not None for batch in rows):
             raise SettingsError(TREES_FOR_SAMPLES)
-        return super().speak(rows)
+        return super().convert(rows)
 
 
 def _has_tree_attention(model: Any) -> bool:
@@ -362,6 +362,6 @@ def _accelerator_of(model: Any) -> torch.device | None:
 
 
 @cache
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     """Print a line once per process."""
     print(line, file=sys.stderr, flush=True)

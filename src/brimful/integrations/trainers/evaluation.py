@@ -18,7 +18,7 @@ from brimful.base.wording import counted
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.mixtures.source_losses import SourceNames, SourceParts
+from brimful.mixtures.source_losses import SourceCounts, SourceNames
 from brimful.serve.pack_store import IndexedPacks
 from brimful.store.shards import Pack, PackSequence
 
@@ -63,11 +63,11 @@ class SampleLosses(NamedTuple):
         targets = np.bincount(index, weights=self.num_targets, minlength=len(ids))
         return {int(i): float(s / t) for i, s, t in zip(ids, sums, targets, strict=True) if t}
 
-    def by_source(self, parts: SourceParts) -> dict[str, SampleLosses]:
+    def by_source(self, source_counts: SourceCounts) -> dict[str, SampleLosses]:
         """Return the losses of each source that has samples here, by source name.
 
         Args:
-            parts: name and number of samples of each source, in order: ``source.rows.members``, the
+            source_counts: name and number of samples of each source, in order: ``source.rows.members``, the
                 entry ``parts`` of ``LengthTable.provenance``, a mapping, or a plan with a mixture.
 
         Raises:
@@ -77,18 +77,18 @@ class SampleLosses(NamedTuple):
         >>> {name: part.loss for name, part in losses.by_source([("chat", 2), ("code", 5)]).items()}
         {'chat': 2.0, 'code': 3.0}
         """
-        names = SourceNames(parts)
+        names = SourceNames(source_counts)
         sources = names.of(self.sample_ids)
         return {
-            names.names[number]: SampleLosses(*(column[sources == number] for column in self))
-            for number in np.unique(sources).tolist()
-            if number >= 0
+            names.names[index]: SampleLosses(*(column[sources == index] for column in self))
+            for index in np.unique(sources).tolist()
+            if index >= 0
         }
 
     @classmethod
-    def joined(cls, parts: Sequence[SampleLosses]) -> SampleLosses:
+    def joined(cls, losses: Sequence[SampleLosses]) -> SampleLosses:
         """Join parts, one after the other."""
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+        return cls(*map(np.concatenate, zip(*losses, strict=True)))
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +155,7 @@ def evaluate_samples(
     model.eval()
     # A rank that only repeats the first pack has no losses.
     no_counts = np.empty(0, dtype=np.int64)
-    parts = [SampleLosses(no_counts, np.empty(0, dtype=np.float64), no_counts, no_counts)]
+    all_losses = [SampleLosses(no_counts, np.empty(0, dtype=np.float64), no_counts, no_counts)]
     try:
         with torch.no_grad():
             # Sharded models gather their weights in each forward pass, so all ranks must run
@@ -169,7 +169,7 @@ def evaluate_samples(
                 # Without labels and weights the model computes no loss of its own.
                 inputs = {
                     key: value.to(device) if isinstance(value, torch.Tensor) else value
-                    for key, value in collator.speak([batch]).items()
+                    for key, value in collator.convert([batch]).items()
                     if key not in ("labels", "loss_weights", "loss_scale")
                 }
                 output = model(**inputs)
@@ -179,7 +179,9 @@ def evaluate_samples(
                     continue
                 losses = per_sample_loss(logits, labels, batch.cu_seqlens, batch.num_segments)
                 nll_sum, *counts = (column.cpu().numpy() for column in losses)
-                parts.append(SampleLosses(batch.sample_ids, nll_sum.astype(np.float64), *counts))
+                all_losses.append(
+                    SampleLosses(batch.sample_ids, nll_sum.astype(np.float64), *counts)
+                )
     finally:
         model.train(was_training)
     if not len(packs):
@@ -187,9 +189,9 @@ def evaluate_samples(
     if dp_world_size > 1 and dist.is_available() and dist.is_initialized():
         # In the order of the ranks; every rank must call it.
         gathered: list[Any] = [None] * dp_world_size
-        dist.all_gather_object(gathered, SampleLosses.joined(parts), group=group)
-        parts = gathered
-    return SampleLosses.joined(parts)
+        dist.all_gather_object(gathered, SampleLosses.joined(all_losses), group=group)
+        all_losses = gathered
+    return SampleLosses.joined(all_losses)
 
 
 def one_by_one(packs: PackSequence) -> _OneByOne:

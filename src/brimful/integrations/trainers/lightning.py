@@ -18,7 +18,7 @@ with optional("lightning", "lightning", "PackDataModule"):
     import lightning.pytorch as pl
     from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
-__all__ = ["AckCheckpoints", "PackDataModule", "StreamDataModule", "packed_for_lightning"]
+__all__ = ["LightningAckCheckpoints", "PackDataModule", "StreamDataModule", "packed_for_lightning"]
 
 
 class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning is not typed here
@@ -118,13 +118,13 @@ class _Batches:
     Lightning would save.
     """
 
-    def __init__(self, loader: Any, begin: dict[str, Any]) -> None:
-        self._loader, self._begin = loader, begin
+    def __init__(self, loader: Any, start: dict[str, Any]) -> None:
+        self._loader, self._start_state = loader, start
 
     def __iter__(self) -> Iterator[Any]:
         # Otherwise an iteration would continue where sanity checking or an early stop ended the
         # last one.
-        self._loader.load_state_dict(self._begin)
+        self._loader.load_state_dict(self._start_state)
         return iter(self._loader)
 
 
@@ -157,7 +157,7 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
         if stream.is_repeated:
             raise SettingsError("StreamDataModule serves a stream once: open it with repeat=False")
         self.stream = stream
-        self._begin = stream.state_dict()
+        self._start_state = stream.state_dict()
 
     def train_dataloader(self) -> Any:
         """Return the micro-batches of this rank, starting at the checkpoint's step."""
@@ -172,7 +172,7 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
                 f"{self.trainer.accumulate_grad_batches}) and the stream has "
                 f"lanes={self.stream.lanes}: they must be equal"
             )
-        return _Batches(self.stream, self._begin)
+        return _Batches(self.stream, self._start_state)
 
     def state_at(self, step: int) -> dict[str, Any]:
         """Return the state of the stream after ``step`` optimizer steps since its beginning."""
@@ -183,10 +183,10 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.stream.load_state_dict(state_dict)
-        self._begin = self.stream.state_dict()
+        self._start_state = self.stream.state_dict()
 
 
-class AckCheckpoints(pl.Callback):  # type: ignore[misc]
+class LightningAckCheckpoints(pl.Callback):  # type: ignore[misc]
     """Callback that acknowledges the packs of a stream once a checkpoint trained on them is
     written.
 
@@ -210,7 +210,7 @@ class AckCheckpoints(pl.Callback):  # type: ignore[misc]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
             raise SettingsError(
-                "AckCheckpoints needs checkpoints that are written when a step ends: do not use "
+                "LightningAckCheckpoints needs checkpoints that are written when a step ends: do not use "
                 "AsyncCheckpointIO"
             )
 

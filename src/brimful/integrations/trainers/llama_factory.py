@@ -69,7 +69,7 @@ class WindowBatcher:
         """
         dataset = data_provider.dataset
         count = min(len(dataset), _COUNTED_ROWS)
-        rows = [dataset[number * len(dataset) // count] for number in range(count)]
+        rows = [dataset[index * len(dataset) // count] for index in range(count)]
         tokens = sum(_lengths(data_provider.collate_fn(rows), batch_info))
         step: int = _capacity(batch_info) * int(batch_info["num_micro_batch"])
         return max(1, round(len(data_provider) * tokens / count / step))
@@ -108,11 +108,12 @@ class WindowBatcher:
             return None
         has_newer = np.array([0 not in pack for pack in packs])
         order = np.lexsort((-plan.pack_tokens, has_newer))
-        leaving = [sorted(packs[number]) for number in order[:count].tolist()]
+        leaving = [sorted(packs[index]) for index in order[:count].tolist()]
         gone = set().union(*leaving)
-        buffer.put([sample for place, sample in enumerate(samples) if place not in gone])
+        buffer.put([sample for position, sample in enumerate(samples) if position not in gone])
         return [
-            _row([samples[place] for place in pack], batch_info["cutoff_len"]) for pack in leaving
+            _row([samples[position] for position in pack], batch_info["cutoff_len"])
+            for pack in leaving
         ]
 
 

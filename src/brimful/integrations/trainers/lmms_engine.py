@@ -44,7 +44,7 @@ class WindowPacking:
     def __init__(self, packing_length: int, size: int = 256, max_wait: int | None = None) -> None:
         self.packing_length = packing_length
         self._size, self._max_wait = size, 8 * size if max_wait is None else max_wait
-        self._begin()
+        self._start()
 
     def add(self, item: Any, length: int) -> Iterator[list[Any]]:
         """Add one sample of ``length`` tokens; yield the packs that are complete.
@@ -62,9 +62,9 @@ class WindowPacking:
         """Yield the packs of the samples that wait; then another stream may begin."""
         for sample_ids, _, _ in self._lookahead.finish():
             yield [self._items.pop(sample_id) for sample_id in sample_ids.tolist()]
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._lookahead = Lookahead(
             capacity=self.packing_length, size=self._size, max_wait=self._max_wait
         )

@@ -114,23 +114,23 @@ def facts_of(model: Any) -> ModelFacts:
         check_type("model", model, (), "a model of Transformers, or its configuration")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     if hasattr(model, "parameters"):
-        kind = type(unwrapped(model))
+        model_class = type(unwrapped(model))
     else:
-        kind = _class_of(config)
-    module = getattr(kind, "__module__", "")
+        model_class = _class_of(config)
+    module = getattr(model_class, "__module__", "")
     source_names = _names_in(module)
     # With towers around a language model of another module, that module makes the masks that
     # isolate samples.
     inner = None if text is config or "create_causal_mask" in source_names else _class_of(text)
     mask_module = getattr(inner, "__module__", module)
     types = {str(getattr(config, "model_type", "")), str(getattr(text, "model_type", ""))}
-    name = getattr(kind, "__name__", "") or str(getattr(config, "model_type", "the model"))
+    name = getattr(model_class, "__name__", "") or str(getattr(config, "model_type", "the model"))
     supported = {
         "eager",
         *(
             name
             for flag, names in _SUPPORT_FLAGS.items()
-            if getattr(kind, flag, False)
+            if getattr(model_class, flag, False)
             for name in names
         ),
     }
@@ -151,7 +151,7 @@ def facts_of(model: Any) -> ModelFacts:
         takes_a_mask=not types & _BIASED,
         bidirectional=_BOTH_WAYS
         if getattr(config, "is_encoder_decoder", False) or name.endswith(_TWO_WAYS)
-        else _direction([(kind, config), (inner, text)], _names_in(mask_module)),
+        else _direction([(model_class, config), (inner, text)], _names_in(mask_module)),
         overlays="block_sequence_ids" in source_names,
         kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
@@ -174,10 +174,12 @@ def _direction(models: Sequence[tuple[Any, Any]], names: set[str]) -> str:
         names: in the source that makes its masks.
     """
     others = ("bidirectional", "block_sequence_ids")
-    if "create_causal_mask" in names and not any(word in name for word in others for name in names):
+    if "create_causal_mask" in names and not any(
+        fragment in name for fragment in others for name in names
+    ):
         return ""
-    for kind, config in models:
-        if (is_seen := sees_later_tokens(kind, config)) is not None:
+    for model_class, config in models:
+        if (is_seen := sees_later_tokens(model_class, config)) is not None:
             return _BOTH_WAYS if is_seen else ""
     is_decoder = getattr(models[0][1], "is_decoder", False)
     return _MAYBE_BOTH_WAYS if "create_bidirectional_mask" in names and not is_decoder else ""
@@ -195,8 +197,8 @@ def _class_of(config: Any) -> Any:
     mapping = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     for config_class in (type(config), type(config.get_text_config())):
         if config_class in mapping:
-            kind = mapping[config_class]
-            return kind[0] if isinstance(kind, (tuple, list)) else kind
+            model_class = mapping[config_class]
+            return model_class[0] if isinstance(model_class, (tuple, list)) else model_class
     return None
 
 

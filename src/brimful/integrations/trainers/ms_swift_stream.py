@@ -134,8 +134,8 @@ class SwiftRows:
         return self._num_rows
 
     def __getitem__(self, index: int) -> Any:
-        step, place = divmod(index, self._ranks * self._batch)
-        rank, row = divmod(place, self._batch)
+        step, slot = divmod(index, self._ranks * self._batch)
+        rank, row = divmod(slot, self._batch)
         position = (step * self._batch + row) * self._ranks + rank
         self._packs.has_micro_batch(position, f"row {index:,}")
         (row,) = self._packs.__getitems__([position])
@@ -269,12 +269,12 @@ def _is_megatron(args: Any) -> bool:
     return hasattr(args, "train_iters")
 
 
-def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
+def _unknown_to_swift(arguments_class: type, argv: Sequence[str]) -> list[str]:
     """Return the arguments that ms-swift's parser does not know."""
     from transformers import HfArgumentParser
 
     with import_module("swift.utils.utils")._patch_get_type_hints():
-        return list(HfArgumentParser([kind]).parse_known_args(list(argv))[1])
+        return list(HfArgumentParser([arguments_class]).parse_known_args(list(argv))[1])
 
 
 def _with_media(packs: LazyShardedDataset, template: Any, args: Any) -> SwiftStream:

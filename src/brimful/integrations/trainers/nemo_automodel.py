@@ -78,7 +78,7 @@ class ContractCollator:
                 f"ContractCollator needs NeMo AutoModel 0.7 ({error}): pip install nemo-automodel"
             ) from error
         batches = self._collator.rows(packs)
-        tensors = self._collator.speak(batches)
+        tensors = self._collator.convert(batches)
         others = sorted(set(tensors) - _KEYS)
         if others:
             raise CollateError(

@@ -95,12 +95,12 @@ class OlmoCoreLoader(TextDataLoaderBase):  # type: ignore[misc]
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
         """Go to an epoch, counted from 1, or the next one. A loaded state of this epoch is kept."""
-        number = (self._epoch or 0) + 1 if epoch is None else epoch
-        if number != self._epoch:
+        next_epoch = (self._epoch or 0) + 1 if epoch is None else epoch
+        if next_epoch != self._epoch:
             self.batches_processed = 0
-        self._epoch = number
+        self._epoch = next_epoch
         if self.batches_processed < self.total_batches:
-            self._loader.set_epoch(number - 1)
+            self._loader.set_epoch(next_epoch - 1)
 
     def _iter_batches(self) -> Iterable[dict[str, Any]]:
         # At its end an epoch is the next one of ``PackLoader``, and still this one of OLMo-core.

@@ -17,7 +17,7 @@ from brimful.collate.loss_torch import means_by_name
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.refused_settings import check_arguments
-from brimful.mixtures.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
+from brimful.mixtures.source_losses import SOURCE_IDS, SourceCounts, SourceLosses, SourceNames
 from brimful.trees.pack_tree import tree_of
 
 _COUNTS = "pack_counts"
@@ -26,7 +26,7 @@ _ALL = "all targets"
 
 
 def log_packing(
-    trainer: Any, *, by_source: SourceParts | None = None, token_acc: bool = False
+    trainer: Any, *, by_source: SourceCounts | None = None, token_acc: bool = False
 ) -> PackMetrics:
     """Add packing metrics to the logs of a ``Trainer`` or a trainer built on it.
 
@@ -65,8 +65,8 @@ def log_packing(
             f"{type(collator).__name__}: pass data_collator=PackCollator(), or collator_for(model)"
         )
     check_arguments(trainer.args, collator)
-    parts = by_source if by_source is not None else {_ALL: 2**62} if token_acc else None
-    losses = None if parts is None else SourceLosses(parts)
+    sources = by_source if by_source is not None else {_ALL: 2**62} if token_acc else None
+    losses = None if sources is None else SourceLosses(sources)
     if losses is not None:
         _check_has_losses(trainer)
     metrics = PackMetrics(
@@ -174,7 +174,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
             totals, reduction="sum"
         ).tolist()
         self._without_loss += bad
-        numbers = {
+        metrics = {
             "useful_tokens_per_s": tokens / self._seconds if self._seconds else 0.0,
             "fill": tokens / positions if positions else 0.0,
             "supervised_tokens": targets / self._steps,
@@ -189,15 +189,15 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
                 **means_by_name(sums.sum(dim=1, keepdim=True), [""]),
             }
             # Trainer logs the loss itself.
-            numbers |= {
+            metrics |= {
                 name: mean
                 for name, mean in means.items()
                 if name != "loss" and not name.endswith(f"/{_ALL}")
             }
-        logs.update(numbers)
+        logs.update(metrics)
         # Trainer appends a copy of the logs to the history before this callback.
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
-            state.log_history[-1].update(numbers)
+            state.log_history[-1].update(metrics)
         self._reset()
 
 
@@ -211,7 +211,9 @@ class _Counting:
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         rows = self._collator.rows(features)
-        inputs = self._collator.speak(rows if self._sources is None else self._sources.marked(rows))
+        inputs = self._collator.convert(
+            rows if self._sources is None else self._sources.marked(rows)
+        )
         # With rows of single samples, the dialect changes the shape of the batch: its padding
         # differs.
         samples_are_rows = self._collator.dialect.row_per_sample

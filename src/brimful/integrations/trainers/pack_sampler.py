@@ -41,9 +41,9 @@ class ServedPacks:
         return len(self.packs)
 
     def __getitem__(self, index: int) -> Pack:
-        number = position(index, 2 * len(self.packs), "place")
-        pack = self.packs[number % len(self.packs)]
-        return pack if number < len(self.packs) else pack.without_loss()
+        slot = position(index, 2 * len(self.packs), "place")
+        pack = self.packs[slot % len(self.packs)]
+        return pack if slot < len(self.packs) else pack.without_loss()
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         # Packs that are encoded on the fly are encoded together.
@@ -95,19 +95,19 @@ class PackSampler(torch.utils.data.Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Switch to the order of an epoch."""
         if epoch != self._order.epoch:
-            self._order.begin_epoch(epoch)
+            self._order.start_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
         schedule = self._order.schedule()
         # From [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a
         # micro-batch are adjacent.
-        places = schedule.transpose(0, 2, 1, 3).reshape(-1)
-        first = int(places[0]) if len(places) else 0
-        places = np.where(places < 0, len(self._packs) + first, places)
+        slots = schedule.transpose(0, 2, 1, 3).reshape(-1)
+        first = int(slots[0]) if len(slots) else 0
+        slots = np.where(slots < 0, len(self._packs) + first, slots)
         # A trainer that resumes skips the steps that were served, and does not read their packs.
-        num_served = len(self) - len(places)
+        num_served = len(self) - len(slots)
         yield from [first] * num_served
-        yield from places.tolist()
+        yield from slots.tolist()
 
     def state_at(self, step: int) -> dict[str, Any]:
         """Return the state after ``step`` optimizer steps of the whole run; ``PackLoader`` takes it
@@ -117,7 +117,7 @@ class PackSampler(torch.utils.data.Sampler[int]):
         order = self._order.fork()
         # If the number of ranks changed during an epoch, the next epoch starts from another state.
         if epoch != order.epoch:
-            order.begin_epoch(epoch)
+            order.start_epoch(epoch)
         return signed({**order.state_dict(), "step": step_of_epoch, "places": 0})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

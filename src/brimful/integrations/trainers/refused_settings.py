@@ -19,7 +19,7 @@ class Refusal:
         name: of an attribute of the arguments, also of one inside another; or words for ``wrong``.
         value: the wrong value; None if every true value is wrong.
         reason: the consequence.
-        way_out: the nearest setting that works.
+        hint: the nearest setting that works.
         trainer: the only trainer that it is wrong for; empty for Transformers and all trainers
             built on it.
         wrong: function of ``(arguments, collator)``, true if they are wrong; None to compare
@@ -29,7 +29,7 @@ class Refusal:
     name: str
     value: Any
     reason: str
-    way_out: str
+    hint: str
     trainer: str = ""
     wrong: Callable[[Any, Any], bool] | None = None
 
@@ -43,8 +43,8 @@ class Refusal:
         if self.wrong is not None:
             return self.wrong(args, collator)
         value = args
-        for part in self.name.split("."):
-            value = getattr(value, part, None)
+        for attribute in self.name.split("."):
+            value = getattr(value, attribute, None)
         return bool(value) if self.value is None else bool(value == self.value)
 
 
@@ -182,10 +182,8 @@ def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transfor
     """
     for refusal in REFUSALS:
         if refusal.trainer in ("", trainer) and refusal.refuses(args, collator):
-            way_out = (
-                refusal.way_out if refusal.way_out.startswith("leave") else f"use {refusal.way_out}"
-            )
+            hint = refusal.hint if refusal.hint.startswith("leave") else f"use {refusal.hint}"
             raise SettingsError(
                 f"{refusal.setting} does not go with packs: {refusal.reason}. "
-                f"{way_out[0].upper()}{way_out[1:]}"
+                f"{hint[0].upper()}{hint[1:]}"
             )

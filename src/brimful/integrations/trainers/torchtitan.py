@@ -133,7 +133,7 @@ class TorchtitanLoader:
                 f"plan with overflow='split' or 'drop' and a capacity of {self._context:,}, or "
                 "raise it"
             )
-        tensors = self._collator.speak([batch])
+        tensors = self._collator.convert([batch])
         positions = tensors["positions"]
         # Positions of a longer tail restart at 0, and torchtitan takes each round as a separate
         # document.

@@ -229,15 +229,15 @@ class SlicingCollator:
         batch = self._collator(features)
         boundaries = {key: batch[key] for key in _KEYS_OF_THE_UNCUT_ROW if key in batch}
         weights = batch.pop("loss_weights", None)
-        part = {**self._slices(batch), **boundaries}
+        own_slice = {**self._slices(batch), **boundaries}
         if weights is not None:
             # The first token of a sample has no label and so no weight: the shift moves no weight
             # into another sample.
             next_weights = torch.nn.functional.pad(weights[:, 1:], (0, 1))
-            part["loss_weights"] = next_weights.chunk(self._slices.sp_size, dim=1)[
+            own_slice["loss_weights"] = next_weights.chunk(self._slices.sp_size, dim=1)[
                 self._slices.sp_rank
             ]
-        return part
+        return own_slice
 
 
 _KEYS_OF_THE_UNCUT_ROW = (

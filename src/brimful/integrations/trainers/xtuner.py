@@ -118,8 +118,8 @@ def write_preset(
     first_samples = offsets_of([len(dataset.num_tokens) for dataset in datasets])
 
     def where(sample_id: int) -> str:
-        number = int(np.searchsorted(first_samples, sample_id, side="right")) - 1
-        return f"{datasets[number].path}:{sample_id - int(first_samples[number]) + 1}"
+        index = int(np.searchsorted(first_samples, sample_id, side="right")) - 1
+        return f"{datasets[index].path}:{sample_id - int(first_samples[index]) + 1}"
 
     sample_ids = np.asarray(plan.sample_ids, dtype=np.int64)
     plan.check_sample_lengths(slice(None), lengths.tokens[sample_ids], where)

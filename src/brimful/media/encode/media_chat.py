@@ -112,7 +112,7 @@ class MediaChatEncoder(ChatEncoder):
                 f"{known_kinds})",
                 sample_id=sample.sample_id,
             )
-        shape = tuple((message["role"], _kinds_of_parts(message)) for message in messages)
+        shape = tuple((message["role"], _types_of_items(message)) for message in messages)
         texts: list[str] = examined(
             self._written, shape, lambda: self._write_placeholders(messages, prepared.tools)
         )
@@ -211,12 +211,12 @@ class MediaChatEncoder(ChatEncoder):
         self, sample: Sample, ids: TokenIds, mask: LossMask
     ) -> tuple[TokenIds, LossMask, tuple[PlacedMedium, ...]]:
         """Return a sample's tokens and mask, with its media's in place of their placeholders."""
-        places = self._places(sample, ids)
+        positions = self._positions(sample, ids)
         pieces: list[TokenIds] = []
         masks: list[LossMask] = []
         media = []
-        begin = num_tokens = 0
-        for medium, place in zip(sample.attachments, places.tolist(), strict=True):
+        start = num_tokens = 0
+        for medium, position in zip(sample.attachments, positions.tolist(), strict=True):
             try:
                 # The state of the file first, so that a change between the two is detected when
                 # packs are written.
@@ -227,59 +227,59 @@ class MediaChatEncoder(ChatEncoder):
                     sample_id=sample.sample_id,
                 ) from error
             tokens, runs = self._ids_of(expansion, self.family.placeholders[medium.kind])
-            pieces += [ids[begin:place], tokens]
-            masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
-            num_tokens += place - begin
+            pieces += [ids[start:position], tokens]
+            masks += [mask[start:position], np.zeros(len(tokens), dtype=bool)]
+            num_tokens += position - start
             # All facts of an expansion but its pieces are facts of the placed medium too.
             facts = {name: fact for name, fact in vars(expansion).items() if name != "pieces"}
             item = PlacedMedium(medium, num_tokens, len(tokens), runs=runs, stamp=stamp, **facts)
             media.append(item)
             num_tokens += len(tokens)
-            begin = place + 1
+            start = position + 1
         return (
-            np.concatenate([*pieces, ids[begin:]]),
-            np.concatenate([*masks, mask[begin:]]),
+            np.concatenate([*pieces, ids[start:]]),
+            np.concatenate([*masks, mask[start:]]),
             tuple(media),
         )
 
-    def _places(self, sample: Sample, ids: TokenIds) -> AnyIntArray:
+    def _positions(self, sample: Sample, ids: TokenIds) -> AnyIntArray:
         """Return the places of the placeholder tokens; refuse a sample whose placeholders do not
         match its media.
         """
-        places = np.flatnonzero(np.isin(ids, list(self._token_ids)))
-        kinds = [self._token_ids[token] for token in ids[places].tolist()]
+        positions = np.flatnonzero(np.isin(ids, list(self._token_ids)))
+        kinds = [self._token_ids[token] for token in ids[positions].tolist()]
         if kinds != [medium.kind for medium in sample.attachments]:
             raise BadSampleError(
                 f"has {len(sample.attachments)} media and {len(kinds)} placeholders in its text",
                 sample_id=sample.sample_id,
             )
-        return places
+        return positions
 
     def _ids_of(self, expansion: Expansion, token: str) -> tuple[TokenIds, tuple[int, ...]]:
         """Return the tokens of a medium, and the start of each run of its placeholder's token in
         them.
         """
-        parts: list[TokenIds] = []
+        pieces: list[TokenIds] = []
         runs = []
         num_tokens = 0
         for piece in expansion.pieces:
             if not piece.is_token:
                 ids = self.tokenizer.ids([piece.text * piece.repetitions])[0]
-                parts.append(np.array(ids, dtype=np.int32))
+                pieces.append(np.array(ids, dtype=np.int32))
             else:
                 if piece.text not in self._ids_by_token:
                     self._ids_by_token[piece.text] = self.tokenizer.ids([piece.text])[0][0]
                 token_id = self._ids_by_token[piece.text]
-                parts.append(np.full(piece.repetitions, token_id, dtype=np.int32))
+                pieces.append(np.full(piece.repetitions, token_id, dtype=np.int32))
             if piece.text == token:
                 runs.append(num_tokens)
-            num_tokens += len(parts[-1])
-        return np.concatenate(parts), tuple(runs)
+            num_tokens += len(pieces[-1])
+        return np.concatenate(pieces), tuple(runs)
 
 
-def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:
+def _types_of_items(message: Message) -> tuple[str, ...] | None:
     content = message.get("content")
-    return tuple(part["type"] for part in content) if isinstance(content, list) else None
+    return tuple(item["type"] for item in content) if isinstance(content, list) else None
 
 
 def _as_text(message: Message, written: Iterator[str]) -> Message:
@@ -289,7 +289,7 @@ def _as_text(message: Message, written: Iterator[str]) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    texts = [part["text"] if part["type"] == "text" else next(written) for part in content]
+    texts = [item["text"] if item["type"] == "text" else next(written) for item in content]
     return {**message, "content": "".join(texts)}
 
 
@@ -300,14 +300,14 @@ def _between_marks(message: Message, marks: list[str]) -> Any:
     content = message.get("content")
     if not isinstance(content, list):
         return content
-    parts: list[dict[str, Any]] = []
-    for part in content:
-        if part["type"] == "text":
+    items: list[dict[str, Any]] = []
+    for item in content:
+        if item["type"] == "text":
             continue
         pair = [f"brimful-{side}-{len(marks)}." for side in ("before", "behind")]
         marks += pair
-        parts += [{"type": "text", "text": pair[0]}, part, {"type": "text", "text": pair[1]}]
-    return parts
+        items += [{"type": "text", "text": pair[0]}, item, {"type": "text", "text": pair[1]}]
+    return items
 
 
 def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]:
@@ -337,7 +337,7 @@ def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]
         "patches": sum(item.num_patches for item in media),
         "images": sum(item.medium.kind is MediaKind.IMAGE for item in media),
         "frames": sum(item.num_frames for item in media if item.medium.kind is MediaKind.VIDEO),
-        "patch_blocks": sum(-(-number * size**2 // PAIRS_PER_BLOCK) for number, size in groups),
+        "patch_blocks": sum(-(-count * size**2 // PAIRS_PER_BLOCK) for count, size in groups),
         "audio_frames": sum(item.num_mel_frames for item in media),
         "sounds": sum(item.medium.kind is MediaKind.AUDIO for item in media),
     }

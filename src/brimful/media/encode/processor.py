@@ -37,7 +37,7 @@ _MAX_FRAME_BYTES = 1 << 28
 it is compared.
 """
 
-_PARTS = ("tokenizer", "_processor", "_extractor")
+_ENDINGS = ("tokenizer", "_processor", "_extractor")
 """Ends of the names of a processor's parts."""
 
 _FACTS = {
@@ -135,15 +135,15 @@ class ProcessorReference:
         ids, other_ids = encoded.input_ids, np.asarray(output["input_ids"][0])
         if len(ids) != len(other_ids):
             return f"it has {len(ids):,} tokens, and {len(other_ids):,} by {self.name}"
-        places = np.flatnonzero(ids != other_ids)
-        if not len(places):
+        positions = np.flatnonzero(ids != other_ids)
+        if not len(positions):
             return ""
-        place = int(places[0])
+        position = int(positions[0])
         ours, theirs = (
-            self._tokenizer.decode(tokens[place : place + 8].tolist())
+            self._tokenizer.decode(tokens[position : position + 8].tolist())
             for tokens in (ids, other_ids)
         )
-        return f"token {place:,} begins {ours!r}, and {theirs!r} by {self.name}"
+        return f"token {position:,} begins {ours!r}, and {theirs!r} by {self.name}"
 
     def _difference_of_media(self, media: Sequence[PlacedMedium], output: Mapping[str, Any]) -> str:
         for kind, name in _FACTS.items():
@@ -185,8 +185,8 @@ class ProcessorReference:
             headers = [video_header(item.medium) for item in items]
             indices = [family.frame_indices(header) for header in headers]
             # A header may promise frames that do not exist: the last one is decoded in any case.
-            for item, numbers in zip(items, indices, strict=True):
-                load_frames(item.medium, numbers[-1:])
+            for item, frame_indices in zip(items, indices, strict=True):
+                load_frames(item.medium, frame_indices[-1:])
             num_bytes = sum(
                 3 * item.num_frames * header.width * header.height
                 for item, header in zip(items, headers, strict=True)
@@ -198,14 +198,14 @@ class ProcessorReference:
             # The frames that the family takes, and the metadata for the processor's timestamps.
             arguments["do_sample_frames"] = False
             arguments["videos"] = [
-                load_frames(item.medium, numbers)
-                for item, numbers in zip(items, indices, strict=True)
+                load_frames(item.medium, frame_indices)
+                for item, frame_indices in zip(items, indices, strict=True)
             ]
             arguments["video_metadata"] = [
                 VideoMetadata(
-                    total_num_frames=header.num_frames, fps=header.fps, frames_indices=numbers
+                    total_num_frames=header.num_frames, fps=header.fps, frames_indices=frame_indices
                 )
-                for header, numbers in zip(headers, indices, strict=True)
+                for header, frame_indices in zip(headers, indices, strict=True)
             ]
         text = self._render(messages, tools)
         output: Mapping[str, Any] = processor(text=[text], add_special_tokens=False, **arguments)
@@ -220,34 +220,34 @@ class ProcessorReference:
 
         family = self._family
         directory, kinds = str(family.directory), family.placeholders
-        parts: dict[str, Any] = {"tokenizer": self._tokenizer.hf}
+        processors: dict[str, Any] = {"tokenizer": self._tokenizer.hf}
         if MediaKind.IMAGE in kinds:
-            parts["image_processor"] = ImageFeatures(directory, family).processor
+            processors["image_processor"] = ImageFeatures(directory, family).processor
         if MediaKind.AUDIO in kinds:
-            parts["feature_extractor"] = AudioFeatures(directory, family).processor
+            processors["feature_extractor"] = AudioFeatures(directory, family).processor
         if MediaKind.VIDEO in kinds:
             settings = family.settings["video"]
             size = {"shortest_edge": settings["min_pixels"], "longest_edge": settings["max_pixels"]}
             # It needs torchvision, and a file that names its class.
             with contextlib.suppress(ImportError, OSError, ValueError):
-                parts["video_processor"] = transformers.AutoVideoProcessor.from_pretrained(
+                processors["video_processor"] = transformers.AutoVideoProcessor.from_pretrained(
                     directory, size=size
                 )
-        kind = getattr(transformers, family.processor_class)
+        processor_class = getattr(transformers, family.processor_class)
         files = read_processor_files(directory).processor
-        names = inspect.signature(kind.__init__).parameters
+        names = inspect.signature(processor_class.__init__).parameters
 
-        class Lenient(kind):  # type: ignore[misc, valid-type]
+        class Lenient(processor_class):  # type: ignore[misc, valid-type]
             def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
                 if argument is None:
                     return None
                 return super().check_argument_for_proper_class(argument_name, argument)
 
-        Lenient.__name__ = kind.__name__
+        Lenient.__name__ = processor_class.__name__
         return Lenient(
             # A file of Transformers 5 has the settings of the parts too.
             **{name: files[name] for name in names if name in files}
-            | {name: parts.get(name) for name in names if name.endswith(_PARTS)}
+            | {name: processors.get(name) for name in names if name.endswith(_ENDINGS)}
         )
 
 

@@ -59,13 +59,15 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     """
     if name not in FAMILIES:
         raise SettingsError(f"no family is called {name!r}: choose one of {', '.join(FAMILIES)}")
-    kind = FAMILIES[name]
+    family_class = FAMILIES[name]
     settings = {key: value for key, value in overrides.items() if value is not None}
-    if strangers := [setting(key) for key in sorted(settings.keys() - set(kind.known_overrides))]:
+    if strangers := [
+        setting(key) for key in sorted(settings.keys() - set(family_class.known_overrides))
+    ]:
         raise SettingsError(
             f"the family {name} has no setting {', '.join(strangers)}: leave it out"
         )
-    return kind.open(directory, settings)
+    return family_class.open(directory, settings)
 
 
 _CHOSEN = {
@@ -95,18 +97,18 @@ def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None
     """
     name = str(settings.get("family"))
     family = open_family(name, directory)
-    parts = []
-    for part in family.parts:
-        values = settings.get(part.kind, {})
-        own = {field.name: getattr(part, field.name) for field in fields(part)}
+    components = []
+    for component in family.components:
+        values = settings.get(component.kind, {})
+        own = {field.name: getattr(component, field.name) for field in fields(component)}
         for key, value in values.items():
             if directory is not None and key not in _CHOSEN and value != own[key]:
                 raise SettingsError(
-                    f"{directory} has {key}={own[key]!r} for {part.kind}s and the packs were made "
+                    f"{directory} has {key}={own[key]!r} for {component.kind}s and the packs were made "
                     f"with {value!r}: give the processor that they were made with"
                 )
-        parts.append(replace(part, **values))
-    return type(family)(*parts)
+        components.append(replace(component, **values))
+    return type(family)(*components)
 
 
 def family_of_processor(directory: str | Path) -> str:
@@ -116,7 +118,9 @@ def family_of_processor(directory: str | Path) -> str:
         SettingsError: no processor there, or one of an unknown family.
     """
     files = read_processor_files(directory)
-    classes = [part.get("processor_class") for part in (files.processor, files.image, files.audio)]
+    classes = [
+        config.get("processor_class") for config in (files.processor, files.image, files.audio)
+    ]
     for name, family in FAMILIES.items():
         if family.processor_class in classes:
             return name

@@ -82,19 +82,19 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def check_positive(part: Any, *names: str) -> None:
+def check_positive(component: Any, *names: str) -> None:
     """Reject settings of a kind of media that are not positive whole numbers; None is no
     setting.
     """
     for name in names:
-        value = getattr(part, name)
+        value = getattr(component, name)
         if value is not None and (not is_whole_number(value) or value < 1):
             title = name
             if not name.endswith(("_size", "_length")):  # which only a processor's file has
-                is_of_frame = part.kind == "video" and name.endswith("_pixels")
+                is_of_frame = component.kind == "video" and name.endswith("_pixels")
                 title = setting(f"video_{name}" if is_of_frame else name)
             raise SettingsError(
-                f"{title} of {part.kind} has to be a positive whole number and is {value!r}"
+                f"{title} of {component.kind} has to be a positive whole number and is {value!r}"
             )
 
 
@@ -168,11 +168,11 @@ class Family(ABC):
     known_overrides: ClassVar[tuple[str, ...]] = ()
     """Settings of a processor that a job may override."""
 
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
+    def __init__(self, *components: Any) -> None:
+        self.components = components
         """Frozen dataclasses that decide everything, one for each kind of media."""
-        for part in parts:
-            setattr(self, f"_{part.kind}", part)
+        for component in components:
+            setattr(self, f"_{component.kind}", component)
 
     @classmethod
     def open(cls, directory: str | Path | None, overrides: Mapping[str, Any]) -> Family:
@@ -199,7 +199,10 @@ class Family(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """All that decides tokens, as JSON, for fingerprints."""
-        return {"family": self.name, **{part.kind: asdict(part) for part in self.parts}}
+        return {
+            "family": self.name,
+            **{component.kind: asdict(component) for component in self.components},
+        }
 
     def expand(self, medium: Medium) -> Expansion:
         """Return the expansion of a medium, from its header alone.

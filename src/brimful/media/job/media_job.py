@@ -106,17 +106,17 @@ class MediaJob:
             if size <= limit:
                 continue
             item, remedy = self._largest_medium(sample_id)
-            share, holder, way_out = "", "a pack holds", setting("budgets", {name: size})
+            share, holder, hint = "", "a pack holds", setting("budgets", {name: size})
             if name == "tokens":
-                way_out = setting("capacity", size)
+                hint = setting("capacity", size)
                 if limit < settings.usable:
-                    holder, way_out = "a sample may have", setting("max_path", size)
+                    holder, hint = "a sample may have", setting("max_path", size)
                 if item is not None:
                     share = f", {item.length:,} of them of its {item.title}"
             raise OversizedSampleError(
                 f"{self._job.source.where(sample_id)} (sample {sample_id}) has {size:,} "
                 f"{name.replace('_', ' ')}{share}, and {holder} {limit:,}: samples with media "
-                f"are not cut. Choose {remedy}{setting('overflow', 'drop')}, or {way_out}"
+                f"are not cut. Choose {remedy}{setting('overflow', 'drop')}, or {hint}"
             )
 
     def remedy(self, table: LengthTable, sample_id: int) -> str | None:
@@ -164,7 +164,7 @@ class MediaJob:
 bring it back, or run the job again, with another directory if this one holds packs already
         """
         directory = setting("directory")
-        way_out = (
+        hint = (
             f"run the job again, with another {directory} if this one holds packs already"
             if is_measured_now
             else f"measure again, with another {directory}"
@@ -173,14 +173,12 @@ bring it back, or run the job again, with another directory if this one holds pa
             yield
         except BadSampleError as error:
             reason = (
-                f"{error.reason}; it could be read when it was measured: bring it back, or "
-                f"{way_out}"
+                f"{error.reason}; it could be read when it was measured: bring it back, or {hint}"
             )
             raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
         except LengthChangedError as error:
             raise LengthChangedError(
-                f"{error.message}. If an image or audio file was changed: bring it back, or "
-                f"{way_out}"
+                f"{error.message}. If an image or audio file was changed: bring it back, or {hint}"
             ) from error
 
     def survey(self, is_wanted: BoolArray) -> None:
@@ -203,22 +201,22 @@ bring it back, or run the job again, with another directory if this one holds pa
         if self.maker is None:
             return
         sample_ids = np.searchsorted(self._survey.offsets, layout.first_uses, side="right") - 1
-        numbers = layout.first_uses - self._survey.offsets[sample_ids]
+        indices = layout.first_uses - self._survey.offsets[sample_ids]
         # In the order of samples, so that each is read once and neighbors together.
         order = np.argsort(layout.first_uses)
         samples, progress = encoded or self._job.samples, self._job.resources.progress
         sizes = np.zeros(len(order), dtype=np.int64)
         with progress.stage("features", total=len(order), unit="media"):
-            for begin in range(0, len(order), _READ_MEDIA):
-                part = order[begin : begin + _READ_MEDIA]
-                ids = np.unique(sample_ids[part])
+            for start in range(0, len(order), _READ_MEDIA):
+                chunk = order[start : start + _READ_MEDIA]
+                ids = np.unique(sample_ids[chunk])
                 group = list(samples.read(ids.tolist()))
-                places = np.searchsorted(ids, sample_ids[part]).tolist()
-                sizes[part] = [
-                    self.maker.block_bytes(group[place].attachments[number])
-                    for place, number in zip(places, numbers[part].tolist(), strict=True)
+                slots = np.searchsorted(ids, sample_ids[chunk]).tolist()
+                sizes[chunk] = [
+                    self.maker.block_bytes(group[slot].attachments[index])
+                    for slot, index in zip(slots, indices[chunk].tolist(), strict=True)
                 ]
-                progress.advance(len(part))
+                progress.advance(len(chunk))
         facts = feature_facts(self.maker)
         self.layout = replace(layout, stored_sizes=sizes, features=facts)
 
@@ -294,23 +292,23 @@ bring it back, or run the job again, with another directory if this one holds pa
         if not num_used:
             return
         used_bytes = int(layout.survey.sizes[layout.is_used].sum())
-        place = "of the samples in the packs" if layout.has_trees else "in the packs"
-        parts = [f"{num_used:,} {place} ({size_of(used_bytes)})"]
+        scope = "of the samples in the packs" if layout.has_trees else "in the packs"
+        phrases = [f"{num_used:,} {scope} ({size_of(used_bytes)})"]
         if layout.num_stored:
             form, factor = "stored", ""
             if layout.features is not None:
                 source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
                 form = "stored as features"
                 factor = f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)"
-            parts.append(
+            phrases.append(
                 f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on "
                 f"disk{factor}"
             )
         if layout.num_references:
-            parts.append(
+            phrases.append(
                 f"{layout.num_references:,} referenced" + (f" in {self.root}" if self.root else "")
             )
-        self._job.resources.progress.say(f"media: {'; '.join(parts)}")
+        self._job.resources.progress.say(f"media: {'; '.join(phrases)}")
         if not isinstance(store, LocalBlobStore):
             return
         sizes = layout.stored_sizes[np.isin(layout.shards, shards)]

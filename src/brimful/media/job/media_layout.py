@@ -91,9 +91,9 @@ class MediaLayout:
         first_use_packs[firsts] = packs[firsts]
         rows = rows[is_stored[rows]]
         is_of_kind = storage is AttachmentStorage.FEATURES
-        numbers, firsts = _numbered((contents if is_of_kind else survey.digests)[rows])
+        indices, firsts = _numbered((contents if is_of_kind else survey.digests)[rows])
         stored_index = np.full(len(survey), -1, dtype=np.int64)
-        stored_index[rows] = numbers
+        stored_index[rows] = indices
         first_uses = rows[firsts]
         return cls(
             survey,
@@ -188,8 +188,8 @@ def _numbered(contents: Digests) -> tuple[Int64Array, Int64Array]:
 
     buffers = [None, pa.py_buffer(np.ascontiguousarray(contents))]
     values = pa.Array.from_buffers(pa.binary(8 * contents.shape[1]), len(contents), buffers)
-    numbers = to_numpy(values.dictionary_encode().indices).astype(np.int64)
-    return numbers, np.unique(numbers, return_index=True)[1]
+    indices = to_numpy(values.dictionary_encode().indices).astype(np.int64)
+    return indices, np.unique(indices, return_index=True)[1]
 
 
 @dataclass(frozen=True)
@@ -236,8 +236,8 @@ class ShardMedia:
         its file.
         """
         container, size = int(self.containers[row]), int(self.stored_sizes[row])
-        place: dict[str, Any] = (
+        location: dict[str, Any] = (
             {} if container < 0 else {"path": "", "offset": int(self.positions[row])}
         )
-        medium = replace(item.medium, size=size, data=None, **place)
+        medium = replace(item.medium, size=size, data=None, **location)
         return replace(item, medium=medium, fingerprint=self.fingerprint(row), shard=container)

@@ -121,10 +121,10 @@ def read_again(item: PlacedMedium, sample_id: int) -> bytes:
     try:
         return item.read()
     except BadMediumError as error:
-        place = f" at {item.medium.path!r}" if item.medium.path else ""
+        origin = f" at {item.medium.path!r}" if item.medium.path else ""
         reason = str(error).partition(":")[0]
         raise BadSampleError(
-            f"{item.title}{place} {reason}; it is in no shard yet: bring it back as it was, and "
+            f"{item.title}{origin} {reason}; it is in no shard yet: bring it back as it was, and "
             "the same command goes on",
             sample_id=sample_id,
         ) from error
@@ -141,7 +141,7 @@ class ShardContainer:
     def __init__(self, files: BlobGroup, seq: int) -> None:
         self._files, self._seq = files, seq
         self._container = ContainerWriter(f"media/{seq:08d}", files.blob)
-        self._places: dict[str, tuple[int, int]] = {}
+        self._locations: dict[str, tuple[int, int]] = {}
         self._kinds_seen: set[tuple[str, str]] = set()
 
     def add(self, pack: Any) -> list[PlacedMedium]:
@@ -156,15 +156,15 @@ class ShardContainer:
                 int(pack.sample_ids[item.segment]),
                 (item.medium.kind.value, item.fingerprint),
             )
-            place = self._places.get(item.fingerprint)
-            if place is None:
+            location = self._locations.get(item.fingerprint)
+            if location is None:
                 content = read_again(item, sample_id)
                 offset = self._container.add(item.medium.name, item.fingerprint, content)
-                place = self._places[item.fingerprint] = offset, len(content)
+                location = self._locations[item.fingerprint] = offset, len(content)
             is_first = content_of_kind not in self._kinds_seen
             self._container.count(item, sample_id, item.medium.num_bytes, is_first=is_first)
             self._kinds_seen.add(content_of_kind)
-            media.append(item.in_container(self._seq, *place))
+            media.append(item.in_container(self._seq, *location))
         return media
 
     def close(self) -> dict[str, Any] | None:
@@ -189,7 +189,7 @@ class CarriedMedia:
     def forget(self) -> None:
         """Forget all that was carried over: another record is resumed from."""
         self._containers: dict[str, dict[str, Any]] = {}
-        self._places: dict[Fingerprint, tuple[str, int]] = {}
+        self._locations: dict[Fingerprint, tuple[str, int]] = {}
         """Container and first byte of each medium whose bytes came with a row."""
 
     def save(
@@ -207,26 +207,28 @@ class CarriedMedia:
         offsets = {
             name: container.add(item.medium.name, name, item.read())
             for name, item in carried.items()
-            if name not in self._places
+            if name not in self._locations
         }
         # Media that left the carry-over are in a shard now.
-        self._places = {name: place for name, place in self._places.items() if name in carried}
+        self._locations = {
+            name: location for name, location in self._locations.items() if name in carried
+        }
         facts = container.close(files.add)
         if offsets:
             key = facts["file"]
             self._containers[key] = {name: facts[name] for name in ("file", "bytes", "xxh3_128")}
-            self._places |= {name: (key, offset) for name, offset in offsets.items()}
-        keys = sorted({key for key, _ in self._places.values()})
+            self._locations |= {name: (key, offset) for name, offset in offsets.items()}
+        keys = sorted({key for key, _ in self._locations.values()})
         self._containers = {key: self._containers[key] for key in keys}
 
         def placed(item: PlacedMedium) -> PlacedMedium:
             if item.medium.path:
                 return item
-            key, offset = self._places[item.fingerprint]
+            key, offset = self._locations[item.fingerprint]
             return item.in_container(keys.index(key), offset, item.medium.num_bytes)
 
-        places = [[placed(item) for item in row] for row in rows]
-        return places, list(self._containers.values())
+        locations = [[placed(item) for item in row] for row in rows]
+        return locations, list(self._containers.values())
 
     def files(self, containers: Sequence[dict[str, Any]]) -> MediaFiles:
         """Return the media files that a record names."""
@@ -256,7 +258,7 @@ class CarriedMedia:
                     if isinstance(error.__cause__, FileNotFoundError):
                         raise FileNotFoundError(medium.path) from error
                     raise CorruptFileError(f"{medium.path}: {error}") from error
-                self._places[item.fingerprint] = medium.container.key, medium.offset
+                self._locations[item.fingerprint] = medium.container.key, medium.offset
                 data = replace(medium, path="", offset=0, data=content, container=None)
                 item = replace(item, medium=data)
             items.append(item)

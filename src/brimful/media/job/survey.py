@@ -172,18 +172,18 @@ def _survey_block(source: Source, block: _Block) -> tuple[Int64Array, npt.NDArra
                 if not medium.path:
                     rows.append((_row_of(medium, stamp=0), kind))
                     continue
-                place = short_digest(os.fsencode(f"{medium.offset} {medium.size} {medium.path}"))
+                key = short_digest(os.fsencode(f"{medium.offset} {medium.size} {medium.path}"))
                 # One image often has several captions: it is read once.
-                if place not in readings:
-                    readings[place] = pool.submit(
-                        _read, source, sample.sample_id, medium, remembered_facts.get(place)
+                if key not in readings:
+                    readings[key] = pool.submit(
+                        _read, source, sample.sample_id, medium, remembered_facts.get(key)
                     )
-                rows.append((place, kind))
-        fresh = {place: reading.result() for place, reading in readings.items()}
+                rows.append((key, kind))
+        fresh = {key: reading.result() for key, reading in readings.items()}
     finally:
         pool.shutdown(cancel_futures=True)
     if not fresh.items() <= remembered_facts.items():
-        facts = [(place, *row) for place, row in (remembered_facts | fresh).items()]
+        facts = [(key, *row) for key, row in (remembered_facts | fresh).items()]
         columns = np.array(facts, dtype=np.uint64).T
         with contextlib.suppress(OSError, BrimfulError):  # a cache that cannot be written
             write_table(block.path, dict(zip(_COLUMNS, columns, strict=True)), {"kind": "media"})

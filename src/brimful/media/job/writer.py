@@ -81,7 +81,7 @@ class ShardMediaWriter:
             BadSampleError: a medium that cannot be read, or was changed since it was measured.
             OversizedSampleError: a sample was cut within a medium.
         """
-        facts, places = self._media, offsets_of(lengths).tolist()
+        facts, offsets = self._media, offsets_of(lengths).tolist()
         indices = facts.indices_of(sample_ids).tolist()
         packs: list[list[PlacedMedium]] = []
         for first, end in zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True):
@@ -103,7 +103,7 @@ class ShardMediaWriter:
                             start=int(starts[segment]),
                             length=int(lengths[segment]),
                             segment=segment - first,
-                            offset=places[segment] - places[first],
+                            offset=offsets[segment] - offsets[first],
                         ):
                             is_first = bool(facts.is_first_use[row] and not self._is_counted[row])
                             self._is_counted[row] = True
@@ -124,7 +124,7 @@ class ShardMediaWriter:
         features.
         """
         facts, source = self._media, self._samples.source
-        for number, (row, item) in enumerate(zip(facts.rows_of(index), media, strict=True)):
+        for item_index, (row, item) in enumerate(zip(facts.rows_of(index), media, strict=True)):
             medium, fingerprint, ending = item.medium, facts.fingerprint(row), None
             try:
                 # Both must come from one state of the file, or the length and the fingerprint may
@@ -134,7 +134,9 @@ class ShardMediaWriter:
                 if not facts.is_new[row]:
                     continue
                 if not medium.path and medium.data is None:
-                    medium = source[sample_id].attachments[number]  # its bytes came with the row
+                    medium = source[sample_id].attachments[
+                        item_index
+                    ]  # its bytes came with the row
                 content = medium.read()
                 if fingerprint_bytes(content) != fingerprint:
                     raise BadMediumError(_CHANGED)

@@ -169,12 +169,12 @@ class Detection(RowFormat):
 
     def _side(self, row: Mapping[str, Any], name: str) -> float:
         value = self.get(row, name)
-        if not _is_number(value) or value <= 0:
+        if not _is_real(value) or value <= 0:
             raise MalformedRowError(f"{self.fields[name]!r} must be pixels and is {preview(value)}")
         return float(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_real(value: Any) -> bool:
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -188,13 +188,17 @@ def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
         raise MalformedRowError(f"{name} must be an object and is {preview(item)}")
     label = next((item[key] for key in _LABELS if key in item), None)
     box_key = next((key for key in (*_CORNER_AND_SIZE, *_TWO_CORNERS) if key in item), None)
-    numbers = item[box_key] if box_key is not None else None
-    if not isinstance(numbers, list) or len(numbers) != 4 or not all(map(_is_number, numbers)):
+    coordinates = item[box_key] if box_key is not None else None
+    if (
+        not isinstance(coordinates, list)
+        or len(coordinates) != 4
+        or not all(map(_is_real, coordinates))
+    ):
         known_keys = ", ".join((*_CORNER_AND_SIZE, *_TWO_CORNERS))
         raise MalformedRowError(
-            f"{name} needs a box of four numbers ({known_keys}) and has {preview(numbers)}"
+            f"{name} needs a box of four numbers ({known_keys}) and has {preview(coordinates)}"
         )
-    left_edge, top, right, bottom = numbers
+    left_edge, top, right, bottom = coordinates
     if box_key in _CORNER_AND_SIZE:
         right, bottom = left_edge + right, top + bottom
     width, height = size
@@ -203,7 +207,7 @@ def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
     is_inside = left_edge >= -1 and top >= -1 and right <= width + 1 and bottom <= height + 1
     if not (left_edge <= right and top <= bottom and is_inside):
         raise MalformedRowError(
-            f"the box of {name}, {preview(numbers)}, is outside {width:g} × {height:g} pixels"
+            f"the box of {name}, {preview(coordinates)}, is outside {width:g} × {height:g} pixels"
         )
     corners = [left_edge / width, top / height, right / width, bottom / height]
     scaled_boxes = [min(SCALE, max(0, round(SCALE * corner))) for corner in corners]

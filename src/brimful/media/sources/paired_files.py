@@ -88,8 +88,8 @@ def open_rows(path: str, settings: SourceSettings, cache: Path | None) -> Chaine
         return None
     splits = {}
     for folder in folders:
-        parts = os.path.relpath(folder, path).split(os.sep)
-        splits[folder] = next(filter(None, map(split_of_file, parts)), None)
+        path_names = os.path.relpath(folder, path).split(os.sep)
+        splits[folder] = next(filter(None, map(split_of_file, path_names)), None)
     chosen = chosen_paths(path, splits, split=settings.split, config=settings.config)
     return ChainedRows([PairRows.of(folder, cache) for folder in chosen], path)
 
@@ -167,8 +167,8 @@ class _Listing:
         """
         hasher = xxhash.xxh3_128()
         entries = [(name, [stamp.size, stamp.ctime_ns]) for name, stamp in self.rows.items()]
-        for name, numbers in entries + [(name, [size]) for name, size in self.media.items()]:
-            hasher.update(os.fsencode(name) + f"\0{numbers}\0".encode())
+        for name, facts in entries + [(name, [size]) for name, size in self.media.items()]:
+            hasher.update(os.fsencode(name) + f"\0{facts}\0".encode())
         return [hasher.hexdigest()]
 
 

@@ -154,7 +154,7 @@ class MediaPlace:
 
 
 def place_media(
-    messages: Sequence[dict[str, Any]], columns: Mapping[str, Any], place: MediaPlace
+    messages: Sequence[dict[str, Any]], columns: Mapping[str, Any], directory: MediaPlace
 ) -> tuple[list[dict[str, Any]], tuple[Medium, ...]]:
     """Return messages, with lists of parts for contents with media, and the media in the order of
     their parts.
@@ -162,25 +162,25 @@ def place_media(
     Args:
         messages: contents are texts, or lists of parts.
         columns: columns of the row that hold media.
-        place: where their files are.
+        directory: where their files are.
 
     Raises:
         MalformedRowError: a mark without a medium, a medium without a mark, or a value that is not
             a medium.
     """
-    shelf = _Shelf(columns, place)
+    shelf = _Shelf(columns, directory)
     media: list[Medium] = []
     result = []
     for message in messages:
         content = message.get("content")
         if isinstance(content, str) and MARK.search(content):
-            parts = list(_parts_of_text(content, shelf, media))
+            items = list(_items_of_text(content, shelf, media))
         elif isinstance(content, list):
-            parts = list(_parts_of_list(content, shelf, media, place))
+            items = list(_items_of_list(content, shelf, media, directory))
         else:
             result.append(message)
             continue
-        result.append({**message, "content": parts})
+        result.append({**message, "content": items})
     shelf.check_empty()
     return result, tuple(media)
 
@@ -188,28 +188,28 @@ def place_media(
 class _Shelf:
     """Media of the columns of a row, taken one by one as marks ask for them."""
 
-    def __init__(self, columns: Mapping[str, Any], place: MediaPlace) -> None:
+    def __init__(self, columns: Mapping[str, Any], directory: MediaPlace) -> None:
         self._media: dict[MediaKind, list[Medium]] = {}
         for name, value in columns.items():
             kind = MediaKind(COLUMNS[name])
             values = value if isinstance(value, (list, tuple)) else [value]
             self._media.setdefault(kind, []).extend(
-                _medium(kind, item, place, name) for item in values
+                _medium(kind, item, directory, name) for item in values
             )
         self._num_taken = dict.fromkeys(self._media, 0)
         self._named: set[tuple[MediaKind, int]] = set()
 
-    def take(self, kind: MediaKind, number: str = "") -> Medium:
+    def take(self, kind: MediaKind, ordinal: str = "") -> Medium:
         """Return the next medium of a kind, or the one with a number."""
         media = self._media.get(kind, [])
-        if number:
-            index = int(number) - 1
+        if ordinal:
+            index = int(ordinal) - 1
             self._named.add((kind, index))
         else:
             index = self._num_taken.get(kind, 0)
             self._num_taken[kind] = index + 1
         if not 0 <= index < len(media):
-            mark = f"<{kind.value}{number}>"
+            mark = f"<{kind.value}{ordinal}>"
             have = counted(len(media), kind.value)
             raise MalformedRowError(
                 f"its text has a mark {mark} and the row has {have}: if the mark is plain text, "
@@ -230,46 +230,46 @@ class _Shelf:
                 )
 
 
-def _parts_of_text(text: str, shelf: _Shelf, media: list[Medium]) -> Iterator[dict[str, Any]]:
+def _items_of_text(text: str, shelf: _Shelf, media: list[Medium]) -> Iterator[dict[str, Any]]:
     """Yield the parts of a text with marks; append the media to ``media``."""
-    begin = 0
+    start = 0
     for match in MARK.finditer(text):
-        if text[begin : match.start()]:
-            yield {"type": "text", "text": text[begin : match.start()]}
+        if text[start : match.start()]:
+            yield {"type": "text", "text": text[start : match.start()]}
         kind = MediaKind(match.group(1))
         media.append(shelf.take(kind, match.group(2)))
         yield {"type": kind.value}
-        begin = match.end()
-    if text[begin:]:
-        yield {"type": "text", "text": text[begin:]}
+        start = match.end()
+    if text[start:]:
+        yield {"type": "text", "text": text[start:]}
 
 
-def _parts_of_list(
-    parts: Sequence[Any], shelf: _Shelf, media: list[Medium], place: MediaPlace
+def _items_of_list(
+    items: Sequence[Any], shelf: _Shelf, media: list[Medium], directory: MediaPlace
 ) -> Iterator[dict[str, Any]]:
     """Yield the parts of a content in one form; append the media to ``media``."""
-    for part in parts:
-        if not is_attachment(part):
-            yield part
+    for item in items:
+        if not is_attachment(item):
+            yield item
             continue
-        name = part["type"]
+        name = item["type"]
         kind = MediaKind(PARTS[name])
         keys = (
             name,
             kind.value,
-            *(key for key in part if key in PARTS and PARTS[key] is kind),
+            *(key for key in item if key in PARTS and PARTS[key] is kind),
             *_PLAIN_KEYS,
         )
-        value = next((part[key] for key in keys if part.get(key) is not None), None)
+        value = next((item[key] for key in keys if item.get(key) is not None), None)
         media.append(
             shelf.take(kind)
             if value is None
-            else _medium(kind, value, place, f"a part of type {name!r}")
+            else _medium(kind, value, directory, f"a part of type {name!r}")
         )
         yield {"type": kind.value}
 
 
-def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medium:
+def _medium(kind: MediaKind, value: Any, directory: MediaPlace, origin: str) -> Medium:
     """Return the medium that a value names or holds: a path, a ``data:`` URL, bytes, or a mapping
     with one of them.
     """
@@ -298,7 +298,7 @@ def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medi
                 f"{origin} names {name[:80]!r}, and media are not fetched: download it first"
             )
         name = name.removeprefix("file://")
-    return Medium(kind, name, path=place.find(name))
+    return Medium(kind, name, path=directory.find(name))
 
 
 def _from_base64(text: str, origin: str) -> bytes:
@@ -342,24 +342,24 @@ def map_media(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str,
                 [change(item) for item in value] if isinstance(value, list) else change(value)
             )
         elif name in _TURNS and isinstance(value, list):
-            result[name] = [_with_parts(turn, change) for turn in value]
+            result[name] = [_with_items(turn, change) for turn in value]
     return result
 
 
-def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
+def _with_items(turn: Any, change: Callable[[Any], Any]) -> Any:
     """Return a turn with the media of its parts changed."""
     if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
         return turn
-    parts = []
-    for part in turn["content"]:
-        if is_attachment(part):
-            part = {
-                **part,
+    items = []
+    for item in turn["content"]:
+        if is_attachment(item):
+            item = {
+                **item,
                 **{
                     key: change(value)
-                    for key, value in part.items()
+                    for key, value in item.items()
                     if (key in PARTS or key in _PLAIN_KEYS) and value is not None
                 },
             }
-        parts.append(part)
-    return {**turn, "content": parts}
+        items.append(item)
+    return {**turn, "content": items}

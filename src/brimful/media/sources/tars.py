@@ -152,7 +152,7 @@ class _Member:
         return f"{folder}{slash}{base.partition('.')[0]}"
 
     @property
-    def part(self) -> str:
+    def field_name(self) -> str:
         """Name after the key and its dot."""
         return self.name[len(self.key) + 1 :]
 
@@ -272,10 +272,10 @@ class _Contents:
         """Refuse members that cannot belong to a row."""
         for member in group:
             if member.fault and (member.size < 0 or not self._allow_outside):
-                way_out = (
+                hint = (
                     "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
                 )
-                raise MalformedRowError(f"member {shown(member.name)!r} {member.fault}{way_out}")
+                raise MalformedRowError(f"member {shown(member.name)!r} {member.fault}{hint}")
         twin, count = Counter(member.name for member in group).most_common(1)[0]
         if count > 1:
             raise MalformedRowError(
@@ -308,7 +308,7 @@ class _Contents:
                 )
                 row.setdefault(column, self._content(member, text_of).strip())
             else:
-                row.setdefault(member.part or member.name, f"{member.size:,} bytes")
+                row.setdefault(member.field_name or member.name, f"{member.size:,} bytes")
         return row
 
     def _resolved(self, value: Any, folder: str, group: Sequence[_Member]) -> Any:
@@ -325,7 +325,7 @@ class _Contents:
         own_members = [
             member
             for member in group
-            if name in (member.name, member.part, posixpath.basename(member.name))
+            if name in (member.name, member.field_name, posixpath.basename(member.name))
         ]
         paths = [posixpath.normpath(posixpath.join(folder, name)), name]
         candidates = [

@@ -166,7 +166,7 @@ class MediaCensus:
         if not self.kinds:
             return []
         counts = {_NOUNS[MediaKind(kind)]: count for kind, count in self.kinds.items()}
-        numbers = [
+        figures = [
             f"{counted(count.count, noun)} ({count.distinct:,} distinct)"
             for noun, count in counts.items()
         ]
@@ -176,8 +176,8 @@ class MediaCensus:
             "frames": video.frames,  # not of images, which are one each
             "columns of spectrograms": sum(count.mel_frames for count in counts.values()),
         }
-        parts = [*numbers, *(f"{total:,} {name}" for name, total in sums.items() if total)]
-        parts.append(size_of(sum(count.bytes for count in counts.values())))
+        phrases = [*figures, *(f"{total:,} {name}" for name, total in sums.items() if total)]
+        phrases.append(size_of(sum(count.bytes for count in counts.values())))
         largest = [
             f"largest        {noun} {medium.name!r} of sample {medium.sample}: {medium.tokens:,} "
             "tokens" + (f", {medium.patches:,} patches" if medium.patches else "")
@@ -185,21 +185,21 @@ class MediaCensus:
             if medium is not None
         ]
         return [
-            f"media          {', '.join(parts)}",
+            f"media          {', '.join(phrases)}",
             *largest,
             f"media in       {'; '.join(self.places())}",
         ]
 
     def places(self) -> list[str]:
         """Return descriptions of the places of the bytes."""
-        places = []
+        phrases = []
         if self.num_stored:
             stored_text = (
                 f"{self.num_stored:,} distinct "
                 f"{'as features ' if self.holds_features else ''}in "
                 f"{counted(self.containers, 'file')} of {self.directory}/media"
             )
-            places.append(f"{stored_text} ({size_of(self.stored_bytes)})")
+            phrases.append(f"{stored_text} ({size_of(self.stored_bytes)})")
         if self.root:
-            places.append(f"files in {self.root}")
-        return places or ["files by absolute paths"]
+            phrases.append(f"files in {self.root}")
+        return phrases or ["files by absolute paths"]

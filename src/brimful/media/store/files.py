@@ -111,8 +111,8 @@ class ContainerWriter:
         blob.write(b"\0" * (2 * _BLOCK))
         key = f"{self._prefix}-{blob.xxh3_128[:16]}.tar"
         publish(key, blob)
-        place = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
-        return {"items": items, **place, "stored": self._num_members}
+        file_facts = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
+        return {"items": items, **file_facts, "stored": self._num_members}
 
 
 class MediaFiles:
@@ -238,8 +238,8 @@ class MediaCheck:
         store, hasher = self._store, xxhash.xxh3_128()
         try:
             size = store.size(key) or 0
-            for begin in range(0, size, _PIECE_BYTES):
-                hasher.update(store.get_range(key, begin, min(begin + _PIECE_BYTES, size)))
+            for start in range(0, size, _PIECE_BYTES):
+                hasher.update(store.get_range(key, start, min(start + _PIECE_BYTES, size)))
         except FileNotFoundError as error:
             raise CorruptFileError(
                 f"{store.url}/{key} is missing: its media were committed, so it was deleted since; "
@@ -253,11 +253,11 @@ class MediaCheck:
         for item in pack.attachments:
             medium = item.medium
             self.num_checked += 1
-            place = short_digest(
+            identity = short_digest(
                 os.fsencode(f"{item.fingerprint} {medium.offset} {medium.size} {medium.path}")
             )
             # Containers were compared as a whole.
-            if medium.container is not None or place in self._known:
+            if medium.container is not None or identity in self._known:
                 continue
             try:
                 if medium.fingerprint() != item.fingerprint:
@@ -271,4 +271,4 @@ class MediaCheck:
             # Bounded: reading a file twice costs less than a list of a hundred million.
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            self._known.add(place)
+            self._known.add(identity)

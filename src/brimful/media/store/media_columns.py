@@ -76,7 +76,7 @@ ROW = Struct(f"={len(NUMBERS)}q")
 KINDS = tuple(MediaKind)
 """Kinds by their number."""
 
-_KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+_KIND_INDEX = {kind: number for number, kind in enumerate(KINDS)}
 
 _NO_GRID = (0, 0, 0)
 """Grid of a medium without one: a real grid of patches is never empty."""
@@ -99,7 +99,7 @@ not.
 class MediaCells(NamedTuple):
     """Cells of one pack, in the order of ``COLUMNS``: the bytes of their values."""
 
-    numbers: bytes = b""
+    rows: bytes = b""
     seconds: bytes = b""
     runs: bytes = b""
     digests: bytes = b""
@@ -116,10 +116,10 @@ def cells_of(media: Iterable[PlacedMedium], root: str = "") -> MediaCells:
     >>> from brimful.media import Medium
     >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/data/a", size=3), start=5, length=1, num_tokens=1)
     >>> cells = cells_of([picture], "/data")
-    >>> cells.texts, dict(zip(NUMBERS, ROW.unpack(cells.numbers)))["start"]
+    >>> cells.texts, dict(zip(NUMBERS, ROW.unpack(cells.rows)))["start"]
     (b'aa', 5)
     """
-    numbers, texts, digests = bytearray(), bytearray(), bytearray()
+    packed_rows, texts, digests = bytearray(), bytearray(), bytearray()
     seconds: list[float] = []
     runs: list[int] = []
     for item in media:
@@ -130,8 +130,8 @@ def cells_of(media: Iterable[PlacedMedium], root: str = "") -> MediaCells:
         )
         name, path = medium.name.encode(*TEXT), _relative_path(medium.path, root).encode(*TEXT)
         grid = item.grid or _NO_GRID
-        numbers += ROW.pack(
-            *(_KIND_NUMBERS[medium.kind], item.segment, item.start, item.length, item.num_tokens),
+        packed_rows += ROW.pack(
+            *(_KIND_INDEX[medium.kind], item.segment, item.start, item.length, item.num_tokens),
             *(
                 item.num_patches,
                 *grid,
@@ -148,7 +148,7 @@ def cells_of(media: Iterable[PlacedMedium], root: str = "") -> MediaCells:
     if all(map(math.isnan, seconds)):
         seconds = []
     return MediaCells(
-        bytes(numbers),
+        bytes(packed_rows),
         np.array(seconds, dtype=np.float64).tobytes(),
         np.array(runs, dtype=np.int32).tobytes(),
         bytes(digests),
@@ -210,16 +210,16 @@ def stored(cells: Sequence[bytes], files: MediaFiles) -> tuple[PlacedMedium, ...
     if not cells[0]:
         return ()
     values = MediaCells._make(cells)
-    rows = list(ROW.iter_unpack(values.numbers))
+    rows = list(ROW.iter_unpack(values.rows))
     seconds = np.frombuffer(values.seconds, dtype=np.float64).tolist() or [math.nan] * len(rows)
     all_runs = np.frombuffer(values.runs, dtype=np.int32).tolist()
     media = []
     text = run = 0
     try:
-        for number, row in enumerate(rows):
+        for index, row in enumerate(rows):
             kind, segment, start, length, num_tokens, num_patches, *grid = row[:9]
-            num_frames, num_mel_frames, num_runs, name_bytes, path_bytes, *place = row[9:]
-            shard, offset, size = place
+            num_frames, num_mel_frames, num_runs, name_bytes, path_bytes, *location = row[9:]
+            shard, offset, size = location
             end_of_name = text + name_bytes
             name = values.texts[text:end_of_name].decode(*TEXT)
             path = values.texts[end_of_name : end_of_name + path_bytes].decode(*TEXT)
@@ -228,7 +228,7 @@ def stored(cells: Sequence[bytes], files: MediaFiles) -> tuple[PlacedMedium, ...
             else:
                 box = files.container(shard)
                 medium = Medium(KINDS[kind], name, box.path, offset, size, container=box)
-            digest = values.digests[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
+            digest = values.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
             item = PlacedMedium(
                 medium,
                 start,
@@ -239,7 +239,7 @@ def stored(cells: Sequence[bytes], files: MediaFiles) -> tuple[PlacedMedium, ...
                 num_frames,
                 num_mel_frames,
                 tuple(all_runs[run : run + num_runs]) or ONE_RUN,
-                None if math.isnan(seconds[number]) else seconds[number],
+                None if math.isnan(seconds[index]) else seconds[index],
                 segment,
                 "" if digest == NO_DIGEST else digest.hex(),
             )
@@ -263,8 +263,8 @@ def to_json(media: Iterable[PlacedMedium]) -> bytes:
     rows = []
     for item in media:
         medium = item.medium
-        place = (medium.kind.value, medium.name, medium.path, medium.offset, medium.size)
-        rows.append({"medium": place, **{name: getattr(item, name) for name in _FACTS}})
+        location = (medium.kind.value, medium.name, medium.path, medium.offset, medium.size)
+        rows.append({"medium": location, **{name: getattr(item, name) for name in _FACTS}})
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
@@ -272,8 +272,8 @@ def from_json(text: bytes) -> tuple[PlacedMedium, ...]:
     """Return the media of ``to_json``; none for an empty text."""
     media = []
     for values in json.loads(text) if text else ():
-        kind, *place = values["medium"]
-        values["medium"] = Medium(MediaKind(kind), *place)
+        kind, *location = values["medium"]
+        values["medium"] = Medium(MediaKind(kind), *location)
         values["runs"] = tuple(values["runs"])
         if values["grid"] is not None:
             values["grid"] = tuple(values["grid"])

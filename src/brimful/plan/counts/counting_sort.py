@@ -30,20 +30,20 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
     if kernel is None or longest >= DENSE_LENGTHS:
         return _radix_order(lengths, longest).astype(dtype, copy=False)
     # The first place of each length in the sorted order: after all longer items.
-    next_place = np.zeros(longest + 1, dtype=np.int64)
-    next_place[items.lengths] = items.num_items - np.cumsum(items.counts)
+    next_slot = np.zeros(longest + 1, dtype=np.int64)
+    next_slot[items.lengths] = items.num_items - np.cumsum(items.counts)
     order = np.empty(len(lengths), dtype=dtype)
-    kernel(lengths, next_place, order)
+    kernel(lengths, next_slot, order)
     return order
 
 
-def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> None:
+def _sort(lengths: AnyIntArray, next_slot: Int64Array, order: AnyIntArray) -> None:
     """Write each item to the next place of its length; to be compiled."""
     for item in range(len(lengths)):
         length = np.uint64(lengths[item])  # unsigned: a signed index costs a tenth more
-        place = next_place[length]
-        order[np.uint64(place)] = item
-        next_place[length] = place + 1
+        slot = next_slot[length]
+        order[np.uint64(slot)] = item
+        next_slot[length] = slot + 1
 
 
 def _radix_order(lengths: AnyIntArray, longest: int) -> AnyIntArray:

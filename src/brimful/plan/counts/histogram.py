@@ -69,15 +69,15 @@ class Histogram:
         return cls(distinct, dense[distinct])
 
     @classmethod
-    def sum(cls, parts: Sequence[Histogram]) -> Histogram:
+    def sum(cls, histograms: Sequence[Histogram]) -> Histogram:
         """Add up histograms, at least one.
 
         >>> Histogram.sum([Histogram.of(np.array([3, 1, 3])), Histogram.of(np.array([1]))])
         Histogram({1: 2, 3: 2})
         """
         return cls.of_counts(
-            np.concatenate([part.lengths for part in parts]),
-            np.concatenate([part.counts for part in parts]),
+            np.concatenate([histogram.lengths for histogram in histograms]),
+            np.concatenate([histogram.counts for histogram in histograms]),
         )
 
     def __add__(self, other: Histogram) -> Histogram:

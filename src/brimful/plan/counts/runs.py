@@ -78,16 +78,16 @@ class PackRuns:
         np.cumsum(sizes, out=sizes)
         return sizes[:-1].astype(np.min_scalar_type(int(sizes.max(initial=0))))
 
-    def assign(self, order: AnyIntArray, places: AnyIntArray | None = None) -> Packing:
+    def assign(self, order: AnyIntArray, pack_indices: AnyIntArray | None = None) -> Packing:
         """Assign the items of ``order``, longest first, to the runs one after the other.
 
         Args:
             order: ``int[num_items]``, from ``decreasing_order``.
-            places: ``int[num_packs]``, the place of each pack in the packing; None for the order of
+            pack_indices: ``int[num_packs]``, the place of each pack in the packing; None for the order of
                 opening.
         """
         sizes = self.pack_sizes()
-        target = slice(None) if places is None else places
+        target = slice(None) if pack_indices is None else pack_indices
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         offsets[1:][target] = sizes
         np.cumsum(offsets, out=offsets)
@@ -105,7 +105,7 @@ def assign_runs(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
-    begins: AnyIntArray,
+    pack_starts: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
@@ -113,7 +113,7 @@ def assign_runs(
 
     Args:
         first_pack, packs_in_run, copies_per_pack, items_before: columns of ``PackRuns``.
-        begins: first item of each pack, in the order of opening.
+        pack_starts: first item of each pack, in the order of opening.
         order: see ``PackRuns.assign``.
         items: ``int[num_items]``, the output.
     """
@@ -124,9 +124,9 @@ def assign_runs(
         copies = np.uint64(copies_per_pack[run])
         first = np.uint64(first_pack[run])
         for pack in range(first, first + np.uint64(packs_in_run[run])):
-            begin = np.uint64(begins[pack] + items_before[run])
+            start = np.uint64(pack_starts[pack] + items_before[run])
             for copy in range(copies):
-                items[begin + copy] = order[next_item]
+                items[start + copy] = order[next_item]
                 next_item += np.uint64(1)
 
 
@@ -135,16 +135,18 @@ def _assign_in_numpy(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
-    begins: AnyIntArray,
+    pack_starts: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
     """Do the same in NumPy, some runs at a time."""
-    begin = 0
+    start = 0
     for runs in np.array_split(np.arange(len(first_pack)), 1 + (len(order) >> 19)):
         packs, copies = packs_in_run[runs], copies_per_pack[runs]
-        places = begins[ranges(first_pack[runs], packs)] + np.repeat(items_before[runs], packs)
+        indices = pack_starts[ranges(first_pack[runs], packs)] + np.repeat(
+            items_before[runs], packs
+        )
         # Copies in one pack are contiguous: the place of the first, plus the number of the copy.
-        places = ranges(places, np.repeat(copies, packs))
-        items[places] = order[begin : begin + len(places)]
-        begin += len(places)
+        indices = ranges(indices, np.repeat(copies, packs))
+        items[indices] = order[start : start + len(indices)]
+        start += len(indices)

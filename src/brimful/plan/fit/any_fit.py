@@ -214,20 +214,20 @@ def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     >>> next_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1], [2], [3, 4], [5]]
     """
-    begins = np.empty(next_fit_upper_bound(lengths, capacity=capacity) + 1, dtype=np.int64)
+    pack_starts = np.empty(next_fit_upper_bound(lengths, capacity=capacity) + 1, dtype=np.int64)
     kernel = compiled(_next_fit, len(lengths), sum_calls=True)
     items = as_int32(lengths)
     if kernel is None:
-        num_packs = _next_fit(items.tolist(), capacity, begins)
+        num_packs = _next_fit(items.tolist(), capacity, pack_starts)
     else:
-        num_packs = kernel(items, capacity, begins)
-    begins[num_packs] = len(items)
+        num_packs = kernel(items, capacity, pack_starts)
+    pack_starts[num_packs] = len(items)
     return Packing(
-        begins[: num_packs + 1].copy(), np.arange(len(items), dtype=positions_type(len(items)))
+        pack_starts[: num_packs + 1].copy(), np.arange(len(items), dtype=positions_type(len(items)))
     )
 
 
-def _next_fit(lengths: Sequence[int], capacity: int, begins: Offsets) -> int:
+def _next_fit(lengths: Sequence[int], capacity: int, pack_starts: Offsets) -> int:
     """Write the first item of each pack and return the number of packs."""
     num_packs = 0
     load = capacity
@@ -235,7 +235,7 @@ def _next_fit(lengths: Sequence[int], capacity: int, begins: Offsets) -> int:
         load += lengths[item]
         if load > capacity:
             load = lengths[item]
-            begins[num_packs] = item
+            pack_starts[num_packs] = item
             num_packs += 1
     return num_packs
 

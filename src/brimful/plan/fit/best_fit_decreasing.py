@@ -141,9 +141,9 @@ def place_decreasing(
     table = np.empty((num_rows_expected, 5), dtype=np.int64)
     num_rows = 0
     num_packs = 0
-    for number in range(len(lengths) - 1, -1, -1):
-        length = lengths[number]
-        num_left = counts[number]
+    for index in range(len(lengths) - 1, -1, -1):
+        length = lengths[index]
+        num_left = counts[index]
         while num_left > 0:
             # Find the least room of at least ``length``: go up until the right neighbor is set, then
             # down.
@@ -178,12 +178,12 @@ def place_decreasing(
             num_full = min(packs, num_left // copies)
             num_left -= num_full * copies
             num_partial = 1 if num_full < packs and num_left > 0 else 0
-            for part in range(3):
+            for piece in range(3):
                 # The run is divided: packs that take all copies, one that takes the remaining
                 # items, untouched packs.
-                if part == 0:
+                if piece == 0:
                     first, count, placed_items = first_pack, num_full, copies
-                elif part == 1:
+                elif piece == 1:
                     first, count, placed_items = first_pack + num_full, num_partial, num_left
                 else:
                     first = first_pack + num_full + num_partial

@@ -57,7 +57,7 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
             # The run is divided: packs that take all copies, one that takes the remaining items,
             # untouched packs.
             num_partial = 1 if num_full < packs and num_left else 0
-            parts = []
+            pieces = []
             first = first_pack
             for count, placed in (
                 (num_full, copies),
@@ -65,14 +65,14 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
                 (packs - num_full - num_partial, 0),
             ):
                 if count:
-                    parts.append((room - placed * length, first, count, items_before + placed))
+                    pieces.append((room - placed * length, first, count, items_before + placed))
                     if placed:
                         table.append((length, first, count, placed, items_before))
                 first += count
             # Only the last run of a length is divided into several parts, so no later index is read
             # again.
             runs = np.concatenate(
-                [runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]]
+                [runs[:index], np.array(pieces, dtype=np.int64), runs[index + 1 :]]
             )
             if num_partial or not num_left:
                 break

@@ -71,8 +71,8 @@ def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int
         )
     if num_packs == 0:
         return PackRuns.of_table([], 0)
-    place = compiled(_spread, num_items, sum_calls=True) or _spread
-    table = place(items.lengths, items.counts, capacity, num_packs)
+    fill = compiled(_spread, num_items, sum_calls=True) or _spread
+    table = fill(items.lengths, items.counts, capacity, num_packs)
     if len(table):
         return PackRuns.of_table(table, num_packs)
     return _multifit(items, capacity, num_packs, densest)
@@ -84,9 +84,9 @@ def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: i
     num_rows = 0
     # Runs of consecutive, equally full packs: load, first pack, packs, items per pack.
     heap = [(0, 0, num_packs, 0)]
-    for number in range(len(lengths) - 1, -1, -1):
-        length = int(lengths[number])
-        num_left = int(counts[number])
+    for index in range(len(lengths) - 1, -1, -1):
+        length = int(lengths[index])
+        num_left = int(counts[index])
         while num_left > 0:
             load, first_pack, packs, items_before = heappop(heap)
             if load + length > capacity:

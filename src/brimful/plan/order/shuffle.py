@@ -20,7 +20,7 @@ from brimful.plan.counts.histogram import Histogram
 _ROUNDS = 4
 """Rounds of multiply, add and fold in one bijection."""
 
-_WORDS_PER_CLASS = 2 * _ROUNDS
+_DRAWS_PER_CLASS = 2 * _ROUNDS
 """Random words for one class: a factor and a summand for each round."""
 
 _MIN_BITS = 6
@@ -42,7 +42,7 @@ vector registers.
 _CHUNK = 1 << 16
 """Numbers that NumPy permutes together: they and their intermediate results stay in the cache."""
 
-_Words = npt.NDArray[np.uint32]
+_UInt32Array = npt.NDArray[np.uint32]
 
 
 def seeded_orders(
@@ -60,8 +60,8 @@ def seeded_orders(
         epoch: another epoch has other orders.
 
     >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
-    >>> order, places = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
-    >>> order.tolist(), places.tolist()
+    >>> order, pack_indices = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
+    >>> order.tolist(), pack_indices.tolist()
     ([2, 1, 0, 4, 3], [3, 1, 0, 2])
     """
     order = decreasing_order(lengths, items)
@@ -69,15 +69,15 @@ def seeded_orders(
         return order, None
     counts = np.ascontiguousarray(items.counts[::-1])
     companions = generator(seed=seed, epoch=epoch, purpose="companions")
-    companion_words = companions.words(len(counts) * _WORDS_PER_CLASS)
-    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
+    companion_draws = companions.words(len(counts) * _DRAWS_PER_CLASS)
+    pack_draws = generator(seed=seed, epoch=epoch, purpose="pack order").words(_DRAWS_PER_CLASS)
     permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
-    _shuffle(order, counts, companion_words, permute)
+    _shuffle(order, counts, companion_draws, permute)
     pack_order: AnyIntArray = np.arange(num_packs, dtype=order.dtype)
-    _shuffle(pack_order, np.array([num_packs], dtype=np.int64), pack_words, permute)
-    places = np.empty_like(pack_order)
-    places[pack_order] = np.arange(num_packs, dtype=order.dtype)
-    return order, places
+    _shuffle(pack_order, np.array([num_packs], dtype=np.int64), pack_draws, permute)
+    pack_indices = np.empty_like(pack_order)
+    pack_indices[pack_order] = np.arange(num_packs, dtype=order.dtype)
+    return order, pack_indices
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
@@ -96,31 +96,31 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    words = stream.words(len(counts) * _WORDS_PER_CLASS)
-    _shuffle(order, counts, words, compiled(_permute_in_blocks, len(order), sum_calls=True))
+    draws = stream.words(len(counts) * _DRAWS_PER_CLASS)
+    _shuffle(order, counts, draws, compiled(_permute_in_blocks, len(order), sum_calls=True))
 
 
 def _shuffle(
     order: AnyIntArray,
     counts: Int64Array,
-    words: npt.NDArray[np.uint64],
+    draws: npt.NDArray[np.uint64],
     permute: Callable[..., None] | None,
 ) -> None:
-    keys, bits = _keys(counts, words)
+    keys, bits = _keys(counts, draws)
     if permute is None:
         _permute_in_numpy(counts, keys, bits, order)
     else:
         permute(counts, keys, bits, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
 
 
-def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, Int64Array]:
+def _keys(counts: Int64Array, draws: npt.NDArray[np.uint64]) -> tuple[_UInt32Array, Int64Array]:
     """Make the key of each class from random words: an odd factor and a summand for each round.
 
     Returns:
         The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the
         numbers that the bijection of each class permutes.
     """
-    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
+    keys = draws.astype(np.uint32).reshape(len(counts), _DRAWS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
     # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
@@ -129,7 +129,11 @@ def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, In
 
 
 def _permute_in_blocks(
-    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, scratch: AnyIntArray
+    counts: Int64Array,
+    keys: _UInt32Array,
+    bits: Int64Array,
+    order: AnyIntArray,
+    scratch: AnyIntArray,
 ) -> None:
     """Permute each class, block by block; to be compiled.
 
@@ -148,23 +152,23 @@ def _permute_in_blocks(
     values = np.empty(_BLOCK, dtype=np.uint32)
     slots = np.empty(_BLOCK, dtype=np.uint32)
     base = np.uint64(0)
-    for number in range(len(counts)):
-        count = counts[number]
+    for class_index in range(len(counts)):
+        count = counts[class_index]
         # A single item stays in place: most lengths of a small data set occur once, and the walk
         # would be long.
         if count == 1:
             base += np.uint64(1)
             continue
         size = np.uint32(count)
-        mask = np.uint32((np.int64(1) << bits[number]) - 1)
-        shift = np.uint32((bits[number] + 1) >> 1)
+        mask = np.uint32((np.int64(1) << bits[class_index]) - 1)
+        shift = np.uint32((bits[class_index] + 1) >> 1)
         if count <= _SMALL:
             # Tabulate the bijection: its walks take several times as many steps as the table has
             # entries.
             for i in range(_SMALL):
                 values[i] = i
             for turn in range(_ROUNDS):
-                factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
+                factor, summand = keys[class_index, 2 * turn], keys[class_index, 2 * turn + 1]
                 for i in range(_SMALL):
                     value = np.uint32(values[i] * factor + summand) & mask
                     values[i] = value ^ (value >> shift)
@@ -177,17 +181,17 @@ def _permute_in_blocks(
                 order[base + np.uint64(i)] = scratch[i]
             base += np.uint64(count)
             continue
-        for begin in range(0, count, _BLOCK):
-            block = min(_BLOCK, count - begin)
+        for start in range(0, count, _BLOCK):
+            block = min(_BLOCK, count - start)
             for i in range(block):
-                values[i] = np.uint32(begin) + ramp[i]
+                values[i] = np.uint32(start) + ramp[i]
                 slots[i] = ramp[i]
             # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside
             # the range.
             num_outside = np.uint64(block)
             while num_outside > 0:
                 for turn in range(_ROUNDS):
-                    factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
+                    factor, summand = keys[class_index, 2 * turn], keys[class_index, 2 * turn + 1]
                     for i in range(num_outside):
                         value = np.uint32(values[i] * factor + summand) & mask
                         values[i] = value ^ (value >> (shift & np.uint32(31)))
@@ -200,7 +204,7 @@ def _permute_in_blocks(
                     num_still_outside += np.uint64(value >= size)
                 num_outside = num_still_outside
             for i in range(block):
-                scratch[np.uint64(begin) + np.uint64(i)] = order[base + np.uint64(result[i])]
+                scratch[np.uint64(start) + np.uint64(i)] = order[base + np.uint64(result[i])]
         # Blocks read from anywhere in the class, so it is written back only when all of them are
         # complete.
         for i in range(count):
@@ -209,33 +213,37 @@ def _permute_in_blocks(
 
 
 def _permute_in_numpy(
-    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray
+    counts: Int64Array, keys: _UInt32Array, bits: Int64Array, order: AnyIntArray
 ) -> None:
     """Permute like ``_permute_in_blocks``: several small classes together, or a large class chunk
     by chunk.
     """
     ends = np.cumsum(counts)
-    number = 0
-    while number < len(counts):
-        base = int(ends[number] - counts[number])
+    class_index = 0
+    while class_index < len(counts):
+        base = int(ends[class_index] - counts[class_index])
         # The classes that together fit one chunk, at least one class.
-        stop = max(int(np.searchsorted(ends, base + _CHUNK, side="right")), number + 1)
+        stop = max(int(np.searchsorted(ends, base + _CHUNK, side="right")), class_index + 1)
         values = order[base : int(ends[stop - 1])].copy()
-        for begin in range(base, int(ends[stop - 1]), _CHUNK):
-            end = min(begin + _CHUNK, int(ends[stop - 1]))
-            owners: slice | Int64Array = slice(number, number + 1)
-            if stop > number + 1:
-                owners = np.repeat(np.arange(number, stop), counts[number:stop])
+        for start in range(base, int(ends[stop - 1]), _CHUNK):
+            end = min(start + _CHUNK, int(ends[stop - 1]))
+            owners: slice | Int64Array = slice(class_index, class_index + 1)
+            if stop > class_index + 1:
+                owners = np.repeat(np.arange(class_index, stop), counts[class_index:stop])
             starts = (ends - counts)[owners]
-            places = starts + _permuted(
-                (np.arange(begin, end) - starts).astype(np.uint32), owners, counts, keys, bits
+            indices = starts + _permuted(
+                (np.arange(start, end) - starts).astype(np.uint32), owners, counts, keys, bits
             )
-            order[begin:end] = values[places - base]
-        number = stop
+            order[start:end] = values[indices - base]
+        class_index = stop
 
 
 def _permuted(
-    ranks: _Words, owners: slice | Int64Array, counts: Int64Array, keys: _Words, bits: Int64Array
+    ranks: _UInt32Array,
+    owners: slice | Int64Array,
+    counts: Int64Array,
+    keys: _UInt32Array,
+    bits: Int64Array,
 ) -> Int64Array:
     """Permute ranks within their classes; ``owners`` is the class of each rank, or the one class of
     all.
@@ -251,16 +259,16 @@ def _permuted(
     return ranks.astype(np.int64)
 
 
-def _apply_bijection(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
+def _apply_bijection(values: _UInt32Array, keys: _UInt32Array, bits: Int64Array) -> _UInt32Array:
     """Apply the bijection once, to each number with its key or to all with one key; sums wrap
     around at 32 bits.
     """
     mask = ((np.int64(1) << bits) - 1).astype(np.uint32)
     shift = ((bits + 1) >> 1).astype(np.uint32)
-    numbers = numbers.copy()
+    values = values.copy()
     for turn in range(_ROUNDS):
-        numbers *= keys[:, 2 * turn]
-        numbers += keys[:, 2 * turn + 1]
-        numbers &= mask
-        numbers ^= numbers >> shift
-    return numbers
+        values *= keys[:, 2 * turn]
+        values += keys[:, 2 * turn + 1]
+        values &= mask
+        values ^= values >> shift
+    return values

@@ -47,8 +47,8 @@ class Groups:
         [[3, 0, 2], [1]]
         """
         counts = np.diff(self.offsets)[packing.items]
-        places = ranges(self.offsets[:-1][packing.items], counts)
-        return Packing(offsets_of(counts)[packing.offsets], self.members[places])
+        indices = ranges(self.offsets[:-1][packing.items], counts)
+        return Packing(offsets_of(counts)[packing.offsets], self.members[indices])
 
     def oversized(self, budgets: Budgets) -> tuple[BoolArray, dict[str, int]]:
         """Find groups that exceed a capacity, and count their samples by the first exceeded budget.
@@ -191,8 +191,8 @@ def limits_of_members(
     """
     if policy not in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
         return None
-    part = capacity // group_size // alignment.segment * alignment.segment
-    if part < 1:
+    limit = capacity // group_size // alignment.segment * alignment.segment
+    if limit < 1:
         raise SettingsError(
             f"{setting('capacity')} has {capacity:,} usable tokens, and {group_size} samples stay "
             f"together, aligned to {alignment.segment}: raise it"
@@ -202,7 +202,7 @@ def limits_of_members(
     )
     if shared is not None:
         loads -= shared.reshape(-1, group_size).sum(axis=1)
-    return np.repeat(np.where(loads > capacity, part, capacity), group_size)
+    return np.repeat(np.where(loads > capacity, limit, capacity), group_size)
 
 
 def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False) -> Groups:
@@ -233,12 +233,12 @@ def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False
         return Groups(sizes, np.arange(num_items + 1), np.arange(num_items), groups)
     members_by_id = grouped[np.argsort(groups[grouped], kind="stable")]
     ids = groups[members_by_id]
-    begins = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
-    counts = np.diff(begins, append=len(ids))
+    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    counts = np.diff(starts, append=len(ids))
     # The first member leads its group: the place of a group is the place of its leader among all
     # samples.
     leader = np.arange(num_items)
-    leader[members_by_id] = np.repeat(members_by_id[begins], counts)
+    leader[members_by_id] = np.repeat(members_by_id[starts], counts)
     members = np.argsort(leader, kind="stable")
     group_sizes = np.bincount(leader, minlength=num_items)
     leaders = np.flatnonzero(group_sizes)

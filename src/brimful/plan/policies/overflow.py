@@ -113,12 +113,14 @@ def apply_overflow(
     ids = np.flatnonzero(lengths > 0)
     sample_lengths = lengths[ids]
     if policy is Overflow.SPLIT:
-        parts = -(-sample_lengths.astype(np.int64) // capacity)
-        starts = (ranges(np.zeros(len(parts), dtype=np.int64), parts) * capacity).astype(np.int32)
-        segment_lengths = np.minimum(np.repeat(sample_lengths, parts) - starts, capacity).astype(
-            np.int32
-        )
-        return Segments(segment_lengths, np.repeat(ids, parts), starts, NO_SAMPLES)
+        num_segments = -(-sample_lengths.astype(np.int64) // capacity)
+        starts = (
+            ranges(np.zeros(len(num_segments), dtype=np.int64), num_segments) * capacity
+        ).astype(np.int32)
+        segment_lengths = np.minimum(
+            np.repeat(sample_lengths, num_segments) - starts, capacity
+        ).astype(np.int32)
+        return Segments(segment_lengths, np.repeat(ids, num_segments), starts, NO_SAMPLES)
     segment_lengths = np.minimum(sample_lengths, np.int32(capacity))
     left_starts = (
         (sample_lengths - segment_lengths).astype(np.int32)
@@ -170,15 +172,15 @@ def cut_stream(lengths: Lengths, *, capacity: int, policy: Overflow) -> Segments
         samples = Segments(lengths[ids], ids, None, NO_SAMPLES)
     else:
         samples = apply_overflow(lengths, capacity=capacity, policy=policy)
-    ends = np.cumsum(samples.lengths, dtype=np.int64)
-    begins = ends - samples.lengths
-    first_pack = begins // capacity
-    packs = (ends - 1) // capacity - first_pack + 1
+    stream_ends = np.cumsum(samples.lengths, dtype=np.int64)
+    stream_starts = stream_ends - samples.lengths
+    first_pack = stream_starts // capacity
+    packs = (stream_ends - 1) // capacity - first_pack + 1
     # A sample has one segment in each pack that it reaches into.
     pack = ranges(first_pack, packs)
-    begin, end = np.repeat(begins, packs), np.repeat(ends, packs)
-    starts = np.maximum(pack * capacity - begin, 0)
-    stops = np.minimum((pack + 1) * capacity, end) - begin
+    stream_start, stream_end = np.repeat(stream_starts, packs), np.repeat(stream_ends, packs)
+    starts = np.maximum(pack * capacity - stream_start, 0)
+    stops = np.minimum((pack + 1) * capacity, stream_end) - stream_start
     sample_starts = 0 if samples.starts is None else np.repeat(samples.starts, packs)
     return Segments(
         lengths=(stops - starts).astype(np.int32),

@@ -13,7 +13,7 @@ _SLIME_TOKENS = 128
 """slime's ``data_pad_size_multiplier`` of a row on each rank, unless it is set."""
 
 
-def _parts(cp: int) -> int:
+def _num_chunks(cp: int) -> int:
     return 2 * cp if cp > 1 else 1
 
 
@@ -21,34 +21,34 @@ def _as_kernels_need(cp: int, tp: int, block: int) -> tuple[int, int]:
     """Return the least common multiple that Megatron-Bridge pads each segment to; a row takes the
     scaling block on each rank.
     """
-    segment = lcm(_parts(cp), cp * tp)
+    segment = lcm(_num_chunks(cp), cp * tp)
     return segment, lcm(segment, cp * tp * block)
 
 
 def _as_swift_pads(cp: int, tp: int, block: int) -> tuple[int, int]:
-    return _parts(cp), lcm(_parts(cp), cp * tp * block)
+    return _num_chunks(cp), lcm(_num_chunks(cp), cp * tp * block)
 
 
 def _as_nemo_pads(cp: int, tp: int, block: int) -> tuple[int, int]:
-    return _parts(cp) * tp, _parts(cp) * tp * block
+    return _num_chunks(cp) * tp, _num_chunks(cp) * tp * block
 
 
 def _as_skyrl_pads(cp: int, tp: int, block: int) -> tuple[int, int]:
     """Return its multiples since it counts both: blocks of 128 are on each rank of tensor
     parallelism, and without it 16 are enough.
     """
-    segment, on_ranks = _parts(cp) * tp, 32 * cp * tp if block == 32 else 128 * cp * tp
+    segment, on_ranks = _num_chunks(cp) * tp, 32 * cp * tp if block == 32 else 128 * cp * tp
     row = 1 if block == 1 else 16 * cp if tp == 1 and block != 32 else on_ranks
     return segment if cp > 1 else 1, lcm(segment, row)
 
 
 def _as_slime_pads(cp: int, tp: int, block: int) -> tuple[int, int]:
-    return _parts(cp), _SLIME_TOKENS * cp * tp
+    return _num_chunks(cp), _SLIME_TOKENS * cp * tp
 
 
 def _as_verl_pads(cp: int, tp: int, block: int) -> tuple[int, int]:
     """Return its multiples: any FP8 takes 16 a segment and 128 a row."""
-    segment = _parts(cp) * tp
+    segment = _num_chunks(cp) * tp
     return (segment, segment) if block == 1 else (lcm(16, segment), 128 * segment)
 
 

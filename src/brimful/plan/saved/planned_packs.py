@@ -79,7 +79,7 @@ from brimful.plan.ledger import Ledger
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.budgets import Alignment
 from brimful.plan.policies.overflow import Truncated
-from brimful.plan.schedule import CostModel, pack_costs, pack_part_costs
+from brimful.plan.schedule import CostModel, pack_component_costs, pack_costs
 from brimful.plan.schedule.pack_costs import TOWER_SIZES
 
 
@@ -255,15 +255,19 @@ class PlannedPacks:
             if size.column in lengths.budgets
         }
         # Half of a tower's cost would make its media seem too cheap.
-        measured_parts = {TOWER_SIZES[name].part for name in sizes}
+        measured_components = {TOWER_SIZES[name].component for name in sizes}
         for name, size in TOWER_SIZES.items():
-            if name not in sizes and getattr(model, size.term) and size.part in measured_parts:
+            if (
+                name not in sizes
+                and getattr(model, size.term)
+                and size.component in measured_components
+            ):
                 raise SettingsError(
                     f"the length table has no {size.column}, which the cost of the "
-                    f"{size.part.value.replace('_', ' ')} needs: measure again, or leave lengths "
+                    f"{size.component.value.replace('_', ' ')} needs: measure again, or leave lengths "
                     "out for costs of the language model alone"
                 )
-        return pack_part_costs(self.offsets, self.lengths, model, sizes, depths=depths)
+        return pack_component_costs(self.offsets, self.lengths, model, sizes, depths=depths)
 
     def sums_by_pack(self, lengths: LengthTable, budget: str) -> Int64Array:
         """Return how much of a measured budget the samples of each pack take, ``int64[num_packs]``.
@@ -308,7 +312,7 @@ class PlannedPacks:
         [Segment(sample_id=0, start=0, length=3), Segment(sample_id=1, start=0, length=3), Segment(sample_id=5, start=0, length=1)]
         """
         if isinstance(index, slice):
-            return [self.pack(number) for number in range(*index.indices(self.num_packs))]
+            return [self.pack(pack_index) for pack_index in range(*index.indices(self.num_packs))]
         return self.pack(index)
 
     def __iter__(self) -> Iterator[list[Segment]]:
@@ -341,7 +345,7 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
     offsets, sample_ids, starts = packs.offsets, packs.sample_ids, packs.starts
     lengths, dropped_ids = packs.lengths, packs.dropped_ids
     truncated = packs.truncated
-    kind = np.full(packs.num_packs, _PACK, dtype=np.int8)
+    row_types = np.full(packs.num_packs, _PACK, dtype=np.int8)
     further_rows = [(_DROPPED, dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))]
     version = _PLAIN
     if len(truncated):
@@ -352,15 +356,15 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
     if packs.sharing is not None:
         further_columns = packs.sharing.columns
         version = SHARING[packs.sharing.kind].plan_version
-    for row_kind, ids, ids_lengths in further_rows:
+    for row_type, ids, ids_lengths in further_rows:
         if len(ids):
-            kind = np.append(kind, np.int8(row_kind))
+            row_types = np.append(row_types, np.int8(row_type))
             offsets = np.append(offsets, offsets[-1] + len(ids))
             sample_ids = np.concatenate([sample_ids, ids.astype(sample_ids.dtype)])
             starts = np.concatenate([starts, np.zeros(len(ids), dtype=np.int32)])
             lengths = np.concatenate([lengths, ids_lengths])
     columns: dict[str, Any] = {
-        "kind": kind,
+        "kind": row_types,
         "sample_ids": Ragged(sample_ids, offsets),
         "lengths": Ragged(lengths, offsets),
     }
@@ -387,11 +391,11 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
     name = os.fspath(path)
     if meta.get("kind") != _KIND:
         raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a plan")
-    kinds = {kind.plan_version: share for share, kind in SHARING.items()}
-    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED, *kinds):
+    shares = {row_types.plan_version: share for share, row_types in SHARING.items()}
+    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED, *shares):
         raise CorruptFileError(
             f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} to "
-            f"{max(kinds)}"
+            f"{max(shares)}"
         )
     # Opens in milliseconds at any size: the arrays are compared with the fingerprint when they are
     # used.
@@ -410,11 +414,11 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
         starts = table.ragged("starts", checked=False).values[:num_segments]
     # After the packs come the row of dropped samples and the row of truncated samples, each only if
     # needed.
-    kind = table.flat("kind")
-    last_row = len(kind) - 1
+    row_types = table.flat("kind")
+    last_row = len(row_types) - 1
     truncated = Truncated.none()
     if "truncated_fingerprint" in meta:
-        if kind[last_row] != _TRUNCATED:
+        if row_types[last_row] != _TRUNCATED:
             raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
         truncated = Truncated(
             ids.row(last_row).astype(np.int64), lengths.row(last_row), meta["truncated_fingerprint"]
@@ -427,7 +431,7 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
         "starts": starts,
         "dropped_ids": dropped_ids.astype(np.int64),
     }
-    if share := kinds.get(meta["version"]):
+    if share := shares.get(meta["version"]):
         wing = wing_of(share)
         arrays["sharing"] = wing.PlanSharing(
             *(table.ragged(name, checked=False).values[:num_segments] for name in wing.PLAN_COLUMNS)

@@ -71,9 +71,9 @@ def _validate_groups(plan: PlannedPacks, groups: AnyIntArray) -> None:
     rows = np.flatnonzero(names >= 0)
     # Side by side in one pack: each name has one run of consecutive segments, and no run continues
     # in the next pack.
-    begins_run = np.ones(len(rows), dtype=bool)
-    begins_run[1:] = (np.diff(names[rows]) != 0) | (np.diff(rows) != 1) | (np.diff(pack[rows]) != 0)
-    packed_names, num_runs = np.unique(names[rows][begins_run], return_counts=True)
+    starts_run = np.ones(len(rows), dtype=bool)
+    starts_run[1:] = (np.diff(names[rows]) != 0) | (np.diff(rows) != 1) | (np.diff(pack[rows]) != 0)
+    packed_names, num_runs = np.unique(names[rows][starts_run], return_counts=True)
     if bool((num_runs > 1).any()):
         raise PlanMismatchError(
             f"group {int(packed_names[np.argmax(num_runs > 1)])} is not side by side in one pack"
@@ -128,12 +128,12 @@ def _validate_copies(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> N
     For every position in a sample except its two ends, as many of its segments begin there as end
     there. So the segments add up to several copies of the sample, without a gap.
     """
-    places = np.concatenate([plan.starts.astype(np.int64), ends])
+    positions = np.concatenate([plan.starts.astype(np.int64), ends])
     owners = np.concatenate([ids, ids])
     steps = np.repeat(np.array([1, -1], dtype=np.int64), len(ids))
-    order = np.lexsort((places, owners))
-    owners, places, steps = owners[order], places[order], steps[order]
-    edges = np.flatnonzero(np.diff(owners, prepend=-1) | np.diff(places, prepend=-1))
+    order = np.lexsort((positions, owners))
+    owners, positions, steps = owners[order], positions[order], steps[order]
+    edges = np.flatnonzero(np.diff(owners, prepend=-1) | np.diff(positions, prepend=-1))
     balance, owners = np.add.reduceat(steps, edges), owners[edges]
     owners, balance = owners[balance != 0], balance[balance != 0]
     # The remaining positions of a sample are a pair: as many copies begin at the first as end at

@@ -1,8 +1,8 @@
 """Assignment of packs to steps and ranks, balanced by the cost of each pack."""
 
 from brimful.plan.schedule.balance import Barrier, imbalance, quantize
-from brimful.plan.schedule.cost_model import CostModel, Part
-from brimful.plan.schedule.pack_costs import pack_costs, pack_part_costs, pack_squares
+from brimful.plan.schedule.cost_model import Component, CostModel
+from brimful.plan.schedule.pack_costs import pack_component_costs, pack_costs, pack_squares
 from brimful.plan.schedule.schedule import (
     DEFAULT_WINDOW_STEPS,
     Shape,
@@ -15,12 +15,12 @@ __all__ = [
     "DEFAULT_WINDOW_STEPS",
     "Barrier",
     "CostModel",
-    "Part",
+    "Component",
     "Shape",
     "Tail",
     "imbalance",
     "pack_costs",
-    "pack_part_costs",
+    "pack_component_costs",
     "pack_squares",
     "quantize",
     "resized_schedule",

@@ -77,8 +77,8 @@ def imbalance(
 
     Args:
         schedule: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, -1 = none.
-        costs: ``float64[num_packs]``, from ``pack_costs``, or ``float64[num_packs, num_parts]``,
-            from ``pack_part_costs``; costs of the packs in one micro-batch add up.
+        costs: ``float64[num_packs]``, from ``pack_costs``, or ``float64[num_packs, num_components]``,
+            from ``pack_component_costs``; costs of the packs in one micro-batch add up.
         barrier: the points at which ranks wait (``Barrier``).
 
     Returns:
@@ -104,14 +104,14 @@ def imbalance(
         raise SettingsError(
             f"the schedule names pack {int(schedule.max()):,} and costs has {len(costs):,} entries"
         )
-    parts = np.asarray(costs, dtype=np.float64)
-    if barrier is Barrier.STEP and parts.ndim == 2:
-        parts = parts.sum(axis=1)
-    parts = parts.reshape(len(parts), -1)
-    parts_and_none = np.append(
-        parts, np.zeros((1, parts.shape[1])), axis=0
+    components = np.asarray(costs, dtype=np.float64)
+    if barrier is Barrier.STEP and components.ndim == 2:
+        components = components.sum(axis=1)
+    components = components.reshape(len(components), -1)
+    components_and_none = np.append(
+        components, np.zeros((1, components.shape[1])), axis=0
     )  # index -1, no pack, is the last entry
-    work = parts_and_none[schedule].sum(axis=3)  # [steps, ranks, micro-batches, parts]
+    work = components_and_none[schedule].sum(axis=3)  # [steps, ranks, micro-batches, parts]
     if barrier is Barrier.STEP:
         work = work.sum(axis=2, keepdims=True)
     slowest = work.max(axis=1).sum(axis=(1, 2))
@@ -128,12 +128,12 @@ def quantize(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
         weight = floor(cost / largest cost · 2³¹) + 1        from 1 to 2³¹ + 1
 
     Args:
-        costs: ``float64[num_packs]``; or ``float64[num_packs, num_parts]``, one for each part of a
+        costs: ``float64[num_packs]``; or ``float64[num_packs, num_components]``, one for each part of a
             model: then all are on the scale of the largest sum of a pack.
         num_packs: number of packs.
 
     Returns:
-        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack, but at least
+        ``int64[num_packs, num_components]``, without parts that cost nothing in any pack, but at least
         one part; at least 1 in the first part, so that any pack outweighs an empty place.
 
     Raises:
@@ -158,16 +158,16 @@ def quantize(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
         raise SettingsError(
             f"costs must be for each of the {num_packs:,} packs and have shape {array.shape}"
         )
-    parts = array.astype(np.float64).reshape(num_packs, -1 if num_packs else 1)
-    for part, column in enumerate(parts.T):
-        check_finite("costs", column, "cost", place="" if array.ndim == 1 else f", {part}")
-    if not parts.any():
+    components = array.astype(np.float64).reshape(num_packs, -1 if num_packs else 1)
+    for index, column in enumerate(components.T):
+        check_finite("costs", column, "cost", column="" if array.ndim == 1 else f", {index}")
+    if not components.any():
         return np.ones((num_packs, 1), dtype=np.int64)
-    parts = parts[:, parts.any(axis=0)]
-    parts /= float(parts.sum(axis=1).max())
-    parts *= _LEVELS
+    components = components[:, components.any(axis=0)]
+    components /= float(components.sum(axis=1).max())
+    components *= _LEVELS
     # Conversion truncates, which is the floor of numbers that are at least 0.
-    weights = parts.astype(np.int64)
+    weights = components.astype(np.int64)
     weights[:, 0] += 1
     return weights
 
@@ -301,8 +301,8 @@ def _sorted_slices(
     strata = by_cost.reshape(num_windows, -1, window_size, ranks)
     slots = strata.shape[1]
     # Each step takes a random slice of each stratum.
-    words = stream.words(num_windows * slots * window_size).reshape(num_windows, slots, window_size)
-    strata = np.take_along_axis(strata, np.argsort(words, axis=2, kind="stable")[..., None], axis=2)
+    draws = stream.words(num_windows * slots * window_size).reshape(num_windows, slots, window_size)
+    strata = np.take_along_axis(strata, np.argsort(draws, axis=2, kind="stable")[..., None], axis=2)
     return strata.transpose(0, 2, 1, 3).reshape(num_windows * window_size, slots, ranks)
 
 
@@ -333,13 +333,13 @@ def assign_to_ranks(
         # its first pack goes to the lightest bundle, its last to the heaviest.
         bundles = np.empty((steps, ranks, packs_per_micro_batch), dtype=np.int64)
         bundle_loads = np.zeros((steps, ranks), dtype=np.int64)
-        for place in range(packs_per_micro_batch):
+        for slot in range(packs_per_micro_batch):
             # Alternate the direction, so that the micro-batches of a step are equal too: 0 1 2,
             # then 5 4 3.
-            turn = micro_batch if place % 2 == 0 else micro_batches - 1 - micro_batch
-            packs = slices[:, place * micro_batches + turn]
+            turn = micro_batch if slot % 2 == 0 else micro_batches - 1 - micro_batch
+            packs = slices[:, slot * micro_batches + turn]
             by_load = np.argsort(bundle_loads, axis=1, kind="stable")
-            np.put_along_axis(bundles[:, :, place], by_load, packs, axis=1)
+            np.put_along_axis(bundles[:, :, slot], by_load, packs, axis=1)
             pack_loads = np.empty_like(bundle_loads)
             np.put_along_axis(pack_loads, by_load, weights_and_none[packs], axis=1)
             bundle_loads += pack_loads

@@ -20,7 +20,7 @@ so patches are squared image by image and never as a sum; a video's frames are i
 
 If audio clips are padded to one length, each costs the same; if they are cut into windows, the cost
 depends on the frames. The parts of a model run one after the other, so their costs are also kept
-separately (``pack_costs.pack_part_costs``).
+separately (``pack_costs.pack_component_costs``).
 
 The formulas count multiplications and additions of matrix products in the forward pass, as in
 FlexSP, Skrull and WLB-LLM (2025). Real kernels run short attention below the speed of matrix
@@ -59,7 +59,7 @@ apart.
 """
 
 
-class Part(str, Enum):
+class Component(str, Enum):
     """The parts of a model that run one after the other."""
 
     LANGUAGE_MODEL = "language_model"
@@ -143,14 +143,14 @@ class CostModel:
         check_share("windowed_share", self.windowed_share)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def components(self) -> tuple[Component, ...]:
         """Parts of the model that run one after the other, without parts of cost 0."""
         is_there = {
-            Part.LANGUAGE_MODEL: self.linear or self.quadratic,
-            Part.VISION_TOWER: self.encoder_linear or self.encoder_quadratic,
-            Part.AUDIO_TOWER: self.audio_linear or self.audio_constant,
+            Component.LANGUAGE_MODEL: self.linear or self.quadratic,
+            Component.VISION_TOWER: self.encoder_linear or self.encoder_quadratic,
+            Component.AUDIO_TOWER: self.audio_linear or self.audio_constant,
         }
-        return tuple(part for part, cost in is_there.items() if cost)
+        return tuple(component for component, cost in is_there.items() if cost)
 
     @property
     def crossover_length(self) -> float:
@@ -364,17 +364,17 @@ def real_array(name: str, values: AnyRealArray, size: int | None) -> Float64Arra
     return array
 
 
-def check_finite(name: str, array: Float64Array, noun: str, place: str = "") -> None:
+def check_finite(name: str, array: Float64Array, noun: str, column: str = "") -> None:
     """Refuse an array with a negative, infinite or NaN value; the message has the first of them.
 
     Args:
         name, array, noun: the numbers, their name, and the noun for one of them.
-        place: rest of the index, for a column of a table.
+        column: rest of the index, for a column of a table.
     """
     bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(bad_positions):
         position = int(bad_positions[0])
         raise SettingsError(
-            f"{name}[{position}{place}] is {array[position]}: every {noun} must be finite and at "
+            f"{name}[{position}{column}] is {array[position]}: every {noun} must be finite and at "
             "least 0"
         )

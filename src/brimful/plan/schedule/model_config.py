@@ -70,24 +70,24 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
             "the config has kv_lora_rank: attention with compressed keys is not described by "
             "these formulas; give linear and quadratic to CostModel, or use CostModel.fit"
         )
-    num_layers = config_number(config, "num_hidden_layers", "num_layers")
-    hidden_size = config_number(config, "hidden_size")
-    num_heads = config_number(config, "num_attention_heads")
+    num_layers = config_value(config, "num_hidden_layers", "num_layers")
+    hidden_size = config_value(config, "hidden_size")
+    num_heads = config_value(config, "num_attention_heads")
     window, windowed_share = _window_of(config, num_layers)
     return {
         "hidden_size": hidden_size,
         "num_layers": num_layers,
         "num_attention_heads": num_heads,
-        "num_key_value_heads": config_number(config, "num_key_value_heads", default=num_heads),
-        "head_dim": config_number(config, "head_dim", default=hidden_size // num_heads),
+        "num_key_value_heads": config_value(config, "num_key_value_heads", default=num_heads),
+        "head_dim": config_value(config, "head_dim", default=hidden_size // num_heads),
         "intermediate_size": _active_intermediate_size(config, num_layers),
-        "vocab_size": config_number(config, "vocab_size", minimum=0),
+        "vocab_size": config_value(config, "vocab_size", minimum=0),
         "window": window,
         "windowed_share": windowed_share,
     }
 
 
-def config_number(
+def config_value(
     config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1
 ) -> int:
     """Return the number under the first of these names that the config has, otherwise the default.
@@ -114,24 +114,24 @@ def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> flo
 
         (sparse_layers · (experts_per_token · expert_size + shared_size) + dense_layers · dense_size) / num_layers
     """
-    dense_size = config_number(config, "intermediate_size", "moe_intermediate_size")
+    dense_size = config_value(config, "intermediate_size", "moe_intermediate_size")
     names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
-    experts_per_token = config_number(config, *names, default=0, minimum=0)
+    experts_per_token = config_value(config, *names, default=0, minimum=0)
     if not experts_per_token:
         return dense_size
-    expert_size = config_number(config, "moe_intermediate_size", default=dense_size)
+    expert_size = config_value(config, "moe_intermediate_size", default=dense_size)
     # DeepSeek's files give shared experts as a number of experts, Qwen's as a width.
     shared_size = (
-        config_number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0)
+        config_value(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0)
         * expert_size
     )
-    shared_size = config_number(
+    shared_size = config_value(
         config, "shared_expert_intermediate_size", default=shared_size, minimum=0
     )
     # A layer has experts if it is at a step of the pattern, after the first dense layers, and not
     # excluded by number.
-    sparse_step = config_number(config, "decoder_sparse_step", default=1)
-    first_sparse = config_number(config, "first_k_dense_replace", default=0, minimum=0)
+    sparse_step = config_value(config, "decoder_sparse_step", default=1)
+    first_sparse = config_value(config, "first_k_dense_replace", default=0, minimum=0)
     dense_layers = set(config.get("mlp_only_layers") or ())
     num_sparse = sum(
         layer >= first_sparse and (layer + 1) % sparse_step == 0 and layer not in dense_layers
@@ -150,26 +150,26 @@ def _window_of(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, 
     is_used = config.get(
         "use_sliding_window", not str(config.get("model_type", "")).startswith("qwen")
     )
-    kinds = config.get("layer_types")
-    if kinds:
+    layer_types = config.get("layer_types")
+    if layer_types:
         # The list of layers takes precedence over other fields.
-        undescribed_kinds = sorted(set(kinds) - {"full_attention", "sliding_attention"})
-        if undescribed_kinds:
+        unknown_types = sorted(set(layer_types) - {"full_attention", "sliding_attention"})
+        if unknown_types:
             raise SettingsError(
-                f"the config has layers of type {', '.join(undescribed_kinds)}, which these "
+                f"the config has layers of type {', '.join(unknown_types)}, which these "
                 "formulas do not describe; give linear and quadratic to CostModel, or use "
                 "CostModel.fit"
             )
-        num_windowed = sum(kind == "sliding_attention" for kind in kinds)
+        num_windowed = sum(layer_type == "sliding_attention" for layer_type in layer_types)
         if not num_windowed:
             return None, 1.0
-        return config_number(config, "sliding_window"), num_windowed / len(kinds)
+        return config_value(config, "sliding_window"), num_windowed / len(layer_types)
     if not is_used or config.get("sliding_window") is None:
         return None, 1.0
     if config.get("sliding_window_pattern"):
         # Every n-th layer attends to all tokens, as in Gemma.
-        num_full = num_layers // config_number(config, "sliding_window_pattern")
+        num_full = num_layers // config_value(config, "sliding_window_pattern")
     else:
         # The first layers attend to all tokens, as in Qwen.
-        num_full = min(num_layers, config_number(config, "max_window_layers", default=0, minimum=0))
-    return config_number(config, "sliding_window"), (num_layers - num_full) / num_layers
+        num_full = min(num_layers, config_value(config, "max_window_layers", default=0, minimum=0))
+    return config_value(config, "sliding_window"), (num_layers - num_full) / num_layers

@@ -10,13 +10,19 @@ import numpy as np
 from brimful.base.ragged import sums_of
 from brimful.base.typing import PAIRS_PER_BLOCK, AnyIntArray, Float64Array, Int64Array, Offsets
 from brimful.errors import SettingsError
-from brimful.plan.schedule.cost_model import AnyRealArray, CostModel, Part, check_tiling, real_array
+from brimful.plan.schedule.cost_model import (
+    AnyRealArray,
+    Component,
+    CostModel,
+    check_tiling,
+    real_array,
+)
 
 
 class TowerSize(NamedTuple):
     """A size of media that a tower's cost grows with."""
 
-    part: Part
+    component: Component
     """The tower."""
     term: str
     """Coefficient of the ``CostModel``."""
@@ -27,12 +33,12 @@ class TowerSize(NamedTuple):
 
 
 TOWER_SIZES = {
-    "patches": TowerSize(Part.VISION_TOWER, "encoder_linear", "patches"),
+    "patches": TowerSize(Component.VISION_TOWER, "encoder_linear", "patches"),
     "patch_squares": TowerSize(
-        Part.VISION_TOWER, "encoder_quadratic", "patch_blocks", PAIRS_PER_BLOCK
+        Component.VISION_TOWER, "encoder_quadratic", "patch_blocks", PAIRS_PER_BLOCK
     ),
-    "audio_frames": TowerSize(Part.AUDIO_TOWER, "audio_linear", "audio_frames"),
-    "sounds": TowerSize(Part.AUDIO_TOWER, "audio_constant", "sounds"),
+    "audio_frames": TowerSize(Component.AUDIO_TOWER, "audio_linear", "audio_frames"),
+    "sounds": TowerSize(Component.AUDIO_TOWER, "audio_constant", "sounds"),
 }
 """Sizes of media by name."""
 
@@ -164,7 +170,7 @@ def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
     return _language_costs(np.arange(len(lengths) + 1), np.asarray(lengths), model)
 
 
-def pack_part_costs(
+def pack_component_costs(
     plan_offsets: Offsets,
     plan_lengths: AnyIntArray,
     model: CostModel,
@@ -183,7 +189,7 @@ def pack_part_costs(
         depths: see ``pack_squares``.
 
     Returns:
-        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is
+        ``float64[num_packs, num_components]``, a column for each of ``model.parts``. The sum of a row is
         ``pack_costs``, except for rounding.
 
     Raises:
@@ -192,15 +198,19 @@ def pack_part_costs(
 
     >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
     >>> sizes = {"patches": np.array([4, 0]), "patch_squares": np.array([8, 0])}
-    >>> pack_part_costs(np.array([0, 1, 2]), np.array([3, 4]), model, sizes).tolist()
+    >>> pack_component_costs(np.array([0, 1, 2]), np.array([3, 4]), model, sizes).tolist()
     [[15.0, 8.0], [24.0, 0.0]]
     """
     language = _language_costs(plan_offsets, plan_lengths, model, depths)
-    costs = {part: np.zeros(len(language)) for part in Part} | {Part.LANGUAGE_MODEL: language}
+    costs = {component: np.zeros(len(language)) for component in Component} | {
+        Component.LANGUAGE_MODEL: language
+    }
     for name, values in sizes.items():
-        part, term, *_ = TOWER_SIZES[name]
-        costs[part] = costs[part] + getattr(model, term) * real_array(name, values, len(language))
-    return np.stack([costs[part] for part in model.parts], axis=1)
+        component, term, *_ = TOWER_SIZES[name]
+        costs[component] = costs[component] + getattr(model, term) * real_array(
+            name, values, len(language)
+        )
+    return np.stack([costs[component] for component in model.components], axis=1)
 
 
 def _language_costs(

@@ -18,7 +18,7 @@ from brimful.base.rng import RandomStream, generator
 from brimful.base.typing import Int64Array
 from brimful.errors import SettingsError
 from brimful.plan.schedule.balance import balance_partial_step, balance_steps, quantize
-from brimful.plan.schedule.balance_parts import balance_steps_of_parts
+from brimful.plan.schedule.balance_components import balance_steps_of_components
 
 DEFAULT_WINDOW_STEPS = 80
 """Steps within which packs are exchanged for balance. This brings 64 ranks with one pack each
@@ -117,9 +117,9 @@ def schedule_packs(
             one stopped dropping or repeating, in a circle.
         tail: the policy for packs that do not fill a last step.
         costs: ``float64[num_packs]``, from ``pack_costs``, in any unit; None leaves the order as it
-            is. Or ``float64[num_packs, num_parts]``, from ``pack_part_costs``: parts of the model
+            is. Or ``float64[num_packs, num_components]``, from ``pack_component_costs``: parts of the model
             that run one after the other, each with its own barriers. Then the time of the slowest
-            rank, summed over the parts, is made small (``schedule.balance_parts``).
+            rank, summed over the parts, is made small (``schedule.balance_components``).
         window_steps: maximum steps of a window. Twice the window or twice the micro-batches give
             about half the imbalance.
 
@@ -212,7 +212,7 @@ def resized_schedule(
     )
     order = _with_dropped(schedule.reshape(-1), num_packs)
     num_served = 0
-    for number, (old, new) in enumerate(pairwise(shapes)):
+    for index, (old, new) in enumerate(pairwise(shapes)):
         num_steps = new.first_step - old.first_step
         num_served += num_steps * old.step_size
         is_kept = new.step_size == old.step_size
@@ -239,7 +239,7 @@ def resized_schedule(
             weights=weights,
             # Exchanged only within its step, a pack stays in its global batch.
             window_steps=1 if is_kept else window_steps,
-            stream=generator(seed=seed_or_0, epoch=epoch, purpose=f"balance after resize {number}"),
+            stream=generator(seed=seed_or_0, epoch=epoch, purpose=f"balance after resize {index}"),
         )
         order = _with_dropped(np.concatenate([order[:num_served], schedule.reshape(-1)]), num_packs)
     return schedule
@@ -271,7 +271,7 @@ def _arranged(
         step_shape: ranks, micro-batches, and packs of a micro-batch.
         num_together: a multiple of the step size; the packs after it are a step that is balanced
             separately.
-        weights: ``int64[num_packs, num_parts]``, from ``quantize``; None leaves the order as it is.
+        weights: ``int64[num_packs, num_components]``, from ``quantize``; None leaves the order as it is.
         window_steps: maximum steps within which packs are exchanged.
         stream: random stream of the exchanges.
 
@@ -280,9 +280,9 @@ def _arranged(
     """
     step_size = math.prod(step_shape)
     if weights is None:
-        places = np.full(-(-len(order) // step_size) * step_size, -1, dtype=np.int64)
-        places[: len(order)] = order
-        return places.reshape(-1, *step_shape)
+        slots = np.full(-(-len(order) // step_size) * step_size, -1, dtype=np.int64)
+        slots[: len(order)] = order
+        return slots.reshape(-1, *step_shape)
     totals = weights.sum(axis=1)
 
     def balanced(steps: Int64Array, window_steps: int) -> Int64Array:
@@ -290,7 +290,7 @@ def _arranged(
             return balance_steps(
                 steps, totals, step_shape, window_steps=window_steps, stream=stream
             )
-        return balance_steps_of_parts(
+        return balance_steps_of_components(
             steps, weights, step_shape, window_steps=window_steps, stream=stream
         )
 
@@ -326,17 +326,17 @@ def _order(
         Tail.DROP: num_tail,
         Tail.REPEAT: step_size - num_tail if num_tail else 0,
     }[tail]
-    begin = epoch * num_affected
+    start = epoch * num_affected
     if seed is None:
         # The circle is the plan itself: an epoch begins with the packs it repeats, and ends with
         # the packs it drops.
-        order = np.roll(np.arange(num_packs, dtype=np.int64), -begin)
+        order = np.roll(np.arange(num_packs, dtype=np.int64), -start)
     else:
         order = generator(seed=seed, epoch=epoch, purpose="schedule").permutation(num_packs)
         if num_affected:
             circle = generator(seed=seed, epoch=0, purpose="tail").permutation(num_packs)
             is_affected = np.zeros(num_packs, dtype=bool)
-            is_affected[circle[(begin + np.arange(min(num_affected, num_packs))) % num_packs]] = (
+            is_affected[circle[(start + np.arange(min(num_affected, num_packs))) % num_packs]] = (
                 True
             )
             # Packs to drop move to the end and are cut off there; packs to repeat move to the

@@ -8,9 +8,9 @@ import numpy as np
 
 from brimful.base.typing import Float64Array, Int64Array
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import Pattern, pattern_of
 from brimful.planners.optimal.knapsack import SearchLimit, best_content, solve_knapsack
 from brimful.planners.optimal.master_problem import MasterProblem
+from brimful.planners.patterns import Pattern, pattern_of
 
 SOLVER_TOLERANCE = 1e-6
 """Packs by which the solver may be wrong. This decides when the search stops, never what is

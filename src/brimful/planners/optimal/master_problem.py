@@ -66,20 +66,20 @@ class MasterProblem:
             self._solver.setOptionValue(name, option)
         # Rows without entries: each column brings its own.
         no_rows = np.zeros(0, dtype=np.int32)
-        begins, upper = np.zeros(len(demands), dtype=np.int32), np.full(len(demands), np.inf)
-        self._solver.addRows(len(demands), demands, upper, 0, begins, no_rows, np.zeros(0))
+        row_starts, upper = np.zeros(len(demands), dtype=np.int32), np.full(len(demands), np.inf)
+        self._solver.addRows(len(demands), demands, upper, 0, row_starts, no_rows, np.zeros(0))
         substitutions = [([longer, longer - 1], [-1, 1]) for longer in range(1, len(demands))]
         self.add(substitutions, cost=0.0)
 
     def add(self, columns: list[Column], cost: float = 1.0) -> None:
         """Add patterns."""
-        number = len(columns)
+        count = len(columns)
         offsets = offsets_of([len(rows) for rows, _ in columns]).astype(np.int32)
         rows = np.array([row for rows, _ in columns for row in rows], dtype=np.int32)
         entries = np.array([entry for _, entries in columns for entry in entries], dtype=np.float64)
-        costs, upper = np.full(number, cost), np.full(number, np.inf)
+        costs, upper = np.full(count, cost), np.full(count, np.inf)
         self._solver.addCols(
-            number, costs, np.zeros(number), upper, len(rows), offsets[:-1], rows, entries
+            count, costs, np.zeros(count), upper, len(rows), offsets[:-1], rows, entries
         )
 
     def solve(self, limit: SearchLimit) -> bool:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from brimful.base.compiling import compiled
 from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import PatternCounts, pattern_of
 from brimful.planners.optimal.knapsack import STEPS_PER_ITEM, SearchLimit
+from brimful.planners.patterns import PatternCounts, pattern_of
 
 _MAX_STEPS_PER_TARGET = 4000
 """Steps of the search for items of one exact sum: some microseconds compiled."""
@@ -88,10 +88,10 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
             counts[:] = count_list
         limit.spend(len(lengths) * capacity / 16 + _OPERATIONS_PER_PATTERN * len(packs))
         length_list = lengths.tolist()
-        begin = 0
+        start = 0
         for end, num_packs in zip(ends, packs, strict=True):
-            patterns[pattern_of(length_list, contents[begin:end])] += num_packs
-            begin = end
+            patterns[pattern_of(length_list, contents[start:end])] += num_packs
+            start = end
         lengths, counts = lengths[counts > 0], counts[counts > 0]
     return patterns
 
@@ -168,7 +168,7 @@ def _search(
 
         # Invariant: remaining + contents[begin:] are the items before this pattern, and room is the
         # rest of the target.
-        begin = len(contents)
+        start = len(contents)
         contents.append(longest)
         remaining[longest] -= 1
         target = capacity - lengths[longest]
@@ -197,7 +197,7 @@ def _search(
                     room -= lengths[item]
                     upper = item
                 else:
-                    if len(contents) == begin + 1 or steps > _MAX_STEPS_PER_TARGET:
+                    if len(contents) == start + 1 or steps > _MAX_STEPS_PER_TARGET:
                         break
                     item = contents.pop()
                     remaining[item] += 1
@@ -206,7 +206,7 @@ def _search(
                 steps += 1
             is_exact = room == 0
             if not is_exact:
-                while len(contents) > begin + 1:
+                while len(contents) > start + 1:
                     remaining[contents.pop()] += 1
                 num_targets += 1
                 target -= 1
@@ -231,15 +231,15 @@ def _search(
 
         # Copies of one length are contiguous; at the last copy their number is known, and so the
         # packs it allows.
-        for index in range(begin, len(contents)):
+        for index in range(start, len(contents)):
             remaining[contents[index]] += 1
         num_packs = remaining[longest]
         copies = 0
-        for index in range(begin, len(contents)):
+        for index in range(start, len(contents)):
             item = contents[index]
-            copies = copies + 1 if index > begin and contents[index - 1] == item else 1
+            copies = copies + 1 if index > start and contents[index - 1] == item else 1
             num_packs = min(num_packs, remaining[item] // copies)
-        for index in range(begin, len(contents)):
+        for index in range(start, len(contents)):
             item = contents[index]
             remaining[item] -= num_packs
             if remaining[item] == 0:

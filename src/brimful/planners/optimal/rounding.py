@@ -10,14 +10,14 @@ import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import (
+from brimful.planners.optimal.column_generation import SOLVER_TOLERANCE
+from brimful.planners.patterns import (
     Pattern,
     PatternCounts,
     RemainingItems,
     pattern_of,
     remaining,
 )
-from brimful.planners.optimal.column_generation import SOLVER_TOLERANCE
 
 
 def substitute_lengths(patterns: Iterable[Pattern], items: Histogram) -> list[Pattern]:

@@ -10,14 +10,6 @@ from brimful.base.wording import counted, setting
 from brimful.errors import missing_extra
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.counts.patterns import (
-    Pattern,
-    PatternCounts,
-    load_of,
-    patterns_of,
-    remaining,
-    runs_of,
-)
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.packing import PackResult, PlanOutcome
@@ -26,6 +18,14 @@ from brimful.planners.optimal.knapsack import SearchLimit
 from brimful.planners.optimal.master_problem import installed_solver
 from brimful.planners.optimal.minimum_bin_slack import minimum_bin_slack
 from brimful.planners.optimal.rounding import fix_whole_packs, substitute_lengths
+from brimful.planners.patterns import (
+    Pattern,
+    PatternCounts,
+    load_of,
+    patterns_of,
+    remaining,
+    runs_of,
+)
 
 _MAX_CAPACITY = 1 << 24
 """Largest capacity with column generation: the knapsack's tables have an entry for each size."""

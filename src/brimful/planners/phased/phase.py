@@ -14,9 +14,9 @@ from brimful.base.typing import BoolArray, Int64Array
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import PatternRun, RemainingItems, patterns_of, remaining
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.packing import tokens_of
+from brimful.planners.patterns import PatternRun, RemainingItems, patterns_of, remaining
 
 
 @dataclass(frozen=True)

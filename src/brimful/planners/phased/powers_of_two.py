@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import PatternRun, remaining
+from brimful.planners.patterns import PatternRun, remaining
 from brimful.planners.phased.phase import Phase, Placed
 
 

@@ -12,9 +12,9 @@ from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import PatternRun, load_of, runs_of
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.packing import PackResult, PlanOutcome
+from brimful.planners.patterns import PatternRun, load_of, runs_of
 from brimful.planners.phased.phase import (
     CapacityRatio,
     Finish,
@@ -29,32 +29,33 @@ from brimful.planners.phased.phase import (
 from brimful.planners.phased.powers_of_two import PowersOfTwo
 from brimful.planners.phased.seed_and_fill import Seeded
 
-_KINDS: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
-    kind.name: kind for kind in (PowersOfTwo, Half, TopN, SizeRange, CapacityRatio, Lengths, Finish)
+_PHASES: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
+    phase.name: phase
+    for phase in (PowersOfTwo, Half, TopN, SizeRange, CapacityRatio, Lengths, Finish)
 }
 """Phases, and rules of the phase ``Seeded``, by name."""
 
 
 def _read_phase(text: str) -> Phase:
-    name, bracket, ending = (word.strip() for word in text.partition("("))
-    if name not in _KINDS or bool(bracket) != ending.endswith(")"):
+    name, bracket, ending = (piece.strip() for piece in text.partition("("))
+    if name not in _PHASES or bool(bracket) != ending.endswith(")"):
         raise SettingsError(
             f"{setting('phases')}: {text.strip()!r} is not a phase: write name or "
-            f"name(setting=value, …), with some of {', '.join(_KINDS)}"
+            f"name(setting=value, …), with some of {', '.join(_PHASES)}"
         )
-    kind = _KINDS[name]
-    own_keys = [field.name for field in fields(kind)]
+    phase_class = _PHASES[name]
+    own_keys = [field.name for field in fields(phase_class)]
     # The settings of a seed rule are written together with the settings of its phase.
     keys = own_keys[:]
-    if issubclass(kind, SeedRule):
+    if issubclass(phase_class, SeedRule):
         keys += [field.name for field in fields(Seeded)[1:]]
     settings: dict[str, Any] = {}
     arguments = ending.removesuffix(")")
-    for part in arguments.split(",") if arguments.strip() else []:
-        key, _, value = (word.strip() for word in part.partition("="))
+    for argument in arguments.split(",") if arguments.strip() else []:
+        key, _, value = (piece.strip() for piece in argument.partition("="))
         if not value:
             raise SettingsError(
-                f"{setting('phases')}: {part.strip()!r} in {name}(…) is not a setting: write "
+                f"{setting('phases')}: {argument.strip()!r} in {name}(…) is not a setting: write "
                 "setting=value"
             )
         if key not in keys:
@@ -65,7 +66,7 @@ def _read_phase(text: str) -> Phase:
             raise SettingsError(f"{setting('phases')}: {name} has {key} twice: keep one")
         settings[key] = _read_value(value)
     own_settings = {key: settings.pop(key) for key in own_keys if key in settings}
-    phase = kind(**own_settings)
+    phase = phase_class(**own_settings)
     return Seeded(phase, **settings) if isinstance(phase, SeedRule) else phase
 
 
@@ -73,7 +74,7 @@ def _read_value(text: str) -> Any:
     """Read one value by its form; each setting later checks its type."""
     if text in ("true", "false"):
         return text == "true"
-    for reader in (int, float, lambda words: tuple(map(int, words.split()))):
+    for reader in (int, float, lambda value_text: tuple(map(int, value_text.split()))):
         with suppress(ValueError):
             return reader(text)
     return text
@@ -95,13 +96,11 @@ finish(min_fill=0.95,every=5,last=20)
 
 def _report(phase: Phase, placed: Placed, capacity: int) -> str:
     """Return one line on a phase: its packs, their fill, and the items that it passed on."""
-    packs = sum(number for _, number in placed.packs)
+    packs = sum(count for _, count in placed.packs)
     result = "no packs"
     if packs:
-        items = sum(
-            number * sum(copies for _, copies in pattern) for pattern, number in placed.packs
-        )
-        tokens = sum(load_of(pattern) * number for pattern, number in placed.packs)
+        items = sum(count * sum(copies for _, copies in pattern) for pattern, count in placed.packs)
+        tokens = sum(load_of(pattern) * count for pattern, count in placed.packs)
         least_load = min(load_of(pattern) for pattern, _ in placed.packs)
         result = (
             f"{counted(packs, 'pack')} of {counted(items, 'item')}, fill "
@@ -154,7 +153,7 @@ class Recipe:
                     f"{phase!r}"
                 )
         finishes = [
-            number for number, phase in enumerate(self.phases, 1) if isinstance(phase, Finish)
+            index for index, phase in enumerate(self.phases, 1) if isinstance(phase, Finish)
         ]
         if finishes != [len(self.phases)]:
             raise SettingsError(
@@ -172,8 +171,8 @@ class Recipe:
         Raises:
             SettingsError: names the wrong word and the choices.
         """
-        parts = text.strip().removesuffix(";").split(";")
-        return cls(map(_read_phase, parts))
+        phases = text.strip().removesuffix(";").split(";")
+        return cls(map(_read_phase, phases))
 
     @classmethod
     def default(cls) -> Recipe:

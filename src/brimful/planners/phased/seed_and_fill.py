@@ -8,8 +8,8 @@ from math import ceil
 from typing import Any
 
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import PatternRun, RemainingItems, remaining
 from brimful.plan.packing import tokens_of
+from brimful.planners.patterns import PatternRun, RemainingItems, remaining
 from brimful.planners.phased.phase import Half, Phase, Placed, SeedRule
 
 
@@ -97,7 +97,7 @@ class Seeded(Phase):
         notes: list[str] = []
         # Each round gets the items that earlier rounds left: their mean and their longest lengths
         # differ.
-        for number in range(1, self.rounds + 1):
+        for round_index in range(1, self.rounds + 1):
             num_items = items.num_items
             if num_items <= self.only_over:
                 reason = f"{num_items:,} items are left, and it runs only above {self.only_over:,}"
@@ -109,8 +109,8 @@ class Seeded(Phase):
             num_placed = num_items - items.num_items
             if result.note:
                 notes.append(result.note)
-            if num_placed < self.min_placed and number < self.rounds:
-                notes.append(f"round {number} placed {num_placed:,} items: no further round")
+            if num_placed < self.min_placed and round_index < self.rounds:
+                notes.append(f"round {round_index} placed {num_placed:,} items: no further round")
                 break
         return Placed(packs, items, "; ".join(notes))
 

@@ -250,8 +250,8 @@ def _fill(
                 is_excluded = values <= threshold
                 for d in range(num_budgets):
                     is_excluded |= pool_sizes[d, :in_pool] > room[d]
-                place = int(np.argmax(np.where(is_excluded, -np.inf, values)))
-                best = -1 if is_excluded[place] else place
+                index = int(np.argmax(np.where(is_excluded, -np.inf, values)))
+                best = -1 if is_excluded[index] else index
             if step == 1:
                 if best >= 0:
                     items[next_exchange] = pool[best]

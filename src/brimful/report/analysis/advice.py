@@ -278,21 +278,21 @@ def advise(
     current_packs = run.packs_per_forward * run.gradient_accumulation_steps
     pack_positions = positions_per_token * rows.total / plan.num_packs
     samples_of_rank = run.micro_batch_size * run.gradient_accumulation_steps
-    exact_numbers = {
+    exact_packs = {
         "samples": samples_of_rank / packing_factor,
         "padded tokens": step_positions / run.dp_world_size / pack_positions,
     }
     # From this number on a step is the whole epoch: all larger numbers are one choice.
     whole_epoch = -(-plan.num_packs // run.dp_world_size)
     nearest = {}
-    for name, packs in exact_numbers.items():
+    for name, packs in exact_packs.items():
         # The possible number nearest in ratio: whole forwards, or one smaller forward. 1 pack for 2
         # is as far off as 4 for 2.
         unit = run.packs_per_forward if packs >= run.packs_per_forward else 1
         low = max(1, math.floor(packs / unit) * unit)
         high = max(1, math.ceil(packs / unit) * unit)
-        number = low if packs / low <= high / packs else high
-        nearest[name] = number if number < whole_epoch else max(current_packs, whole_epoch)
+        num_packs = low if packs / low <= high / packs else high
+        nearest[name] = num_packs if num_packs < whole_epoch else max(current_packs, whole_epoch)
 
     def choice(packs: int) -> Choice:
         step = step_size(run.dp_world_size * packs, plan.num_packs)
@@ -317,7 +317,7 @@ def advise(
             warmup_steps=max(1, round(warmup / ratio)) if warmup else warmup,
         )
 
-    numbers = sorted({*nearest.values(), current_packs})
+    pack_counts = sorted({*nearest.values(), current_packs})
     advice = Advice(
         dp_world_size=run.dp_world_size,
         micro_batch_size=run.micro_batch_size,
@@ -333,8 +333,8 @@ def advise(
         packed=step_size(run.packs_per_step, plan.num_packs),
         padded_to_longest=padded_to_longest,
         padded_to_capacity=padded_to_capacity,
-        choices=tuple(choice(packs) for packs in numbers),
-        recommended=numbers.index(nearest["samples"]),
+        choices=tuple(choice(packs) for packs in pack_counts),
+        recommended=pack_counts.index(nearest["samples"]),
     )
     # Notes are written on the finished numbers, so they cannot say anything else.
     return replace(advice, notes=(*sharing_notes(lengths, shared, run), *notes_of(advice)))

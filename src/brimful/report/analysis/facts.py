@@ -175,13 +175,13 @@ def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None
     >>> sources.tolist(), names
     ([0, 0, 1], ['a', 'b'])
     """
-    parts: list[Any] = table.provenance.get("parts") or []
-    counts = [int(count) for _, count in parts]
+    entries: list[Any] = table.provenance.get("parts") or []
+    counts = [int(count) for _, count in entries]
     # A single source has all shares.
-    if len(parts) < 2 or sum(counts) != len(table):
+    if len(entries) < 2 or sum(counts) != len(table):
         return None
-    return np.repeat(np.arange(len(parts), dtype=np.int32), counts), [
-        str(name) for name, _ in parts
+    return np.repeat(np.arange(len(entries), dtype=np.int32), counts), [
+        str(name) for name, _ in entries
     ]
 
 
@@ -234,28 +234,28 @@ class Facts:
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
         names = ("run", "advice", "sweep", "shares", "work")
-        parts = {name: getattr(self, name) for name in names}
-        parts |= {"lengths": self.length_facts, "plan": self.plan_facts}
+        values = {name: getattr(self, name) for name in names}
+        values |= {"lengths": self.length_facts, "plan": self.plan_facts}
         facts = {
             "title": self.title,
-            **{name: _plain(part) for name, part in parts.items()},
+            **{name: _plain(value) for name, value in values.items()},
             "rejects": [] if self.table is None else self.table.rejects[:MAX_REJECTS],
             "account": {} if self.table is None else self.table.account.as_dict(),
         }
         if self.media.kinds:
             facts["media"] = self.media.as_dict()
         return facts | {
-            name: _plain(part)
+            name: _plain(value)
             for name in ("budgets", "mixed", "shown", "shared")
-            if (part := getattr(self, name))
+            if (value := getattr(self, name))
         }
 
 
-def _plain(part: Any) -> Any:
+def _plain(fact: Any) -> Any:
     """Return a part of a report for JSON: None, an object, or a list of objects."""
-    if isinstance(part, list):
-        return [_plain(one) for one in part]
-    return None if part is None else part.as_dict() if hasattr(part, "as_dict") else asdict(part)
+    if isinstance(fact, list):
+        return [_plain(one) for one in fact]
+    return None if fact is None else fact.as_dict() if hasattr(fact, "as_dict") else asdict(fact)
 
 
 def gather_facts(

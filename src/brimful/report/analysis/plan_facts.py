@@ -45,9 +45,9 @@ def count_bins(items: Histogram, edges: AnyIntArray) -> list[Bin]:
     # Items below an edge are a prefix of the sorted lengths: differences of running sums count a
     # bin.
     indices = np.searchsorted(items.lengths, edges)
-    numbers = np.diff(offsets_of(items.counts)[indices])
+    counts = np.diff(offsets_of(items.counts)[indices])
     totals = np.diff(offsets_of(items.lengths * items.counts)[indices])
-    return [Bin(*map(int, row)) for row in zip(edges[:-1], edges[1:], numbers, totals, strict=True)]
+    return [Bin(*map(int, row)) for row in zip(edges[:-1], edges[1:], counts, totals, strict=True)]
 
 
 def ratio_edges(minimum: int, maximum: int, per_octave: int = 2) -> Int64Array:
@@ -188,8 +188,8 @@ class Losses:
             f"with {percent(samples_ratio, 2)} of the samples": ledger.samples_dropped,
             f"cut off {counted(ledger.samples_truncated, 'sample')}": ledger.samples_truncated,
         }
-        words = " and ".join(text for text, count in losses.items() if count)
-        warning = f"{percent(tokens_ratio, 2)} of the tokens are lost, {words}: {why}"
+        lost_by = " and ".join(text for text, count in losses.items() if count)
+        warning = f"{percent(tokens_ratio, 2)} of the tokens are lost, {lost_by}: {why}"
         return cls(
             samples=ledger.samples_dropped,
             samples_ratio=samples_ratio,

@@ -9,7 +9,7 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
-from brimful.plan.schedule import Barrier, Part, Tail, imbalance, pack_squares, schedule_packs
+from brimful.plan.schedule import Barrier, Component, Tail, imbalance, pack_squares, schedule_packs
 from brimful.report.analysis.training_run import TrainingRun
 
 
@@ -34,7 +34,7 @@ class OrderCosts:
 
 
 @dataclass(frozen=True)
-class PartBalance:
+class ComponentBalance:
     """Time of one part of the model: the slowest rank ÷ the mean, over all micro-batches of an
     epoch together.
 
@@ -47,7 +47,7 @@ class PartBalance:
             orders of all parts.
     """
 
-    part: Part
+    part: Component
     share: float
     as_it_comes: float
     balanced: float
@@ -71,7 +71,7 @@ class RankBalance:
     pack_cost_spread: float
     as_it_comes: OrderCosts
     balanced: OrderCosts
-    parts: list[PartBalance]
+    parts: list[ComponentBalance]
     notes: list[str]
 
     @property
@@ -104,7 +104,7 @@ def measure_rank_balance(
     """
     if plan.num_packs < run.packs_per_step:
         return None
-    costs, parts, notes = _costs_of_parts(plan, run, table)
+    costs, components, notes = _costs_of_components(plan, run, table)
     totals = costs.sum(axis=1)
     depths = None if plan.sharing is None else plan.starts
     squares = pack_squares(plan.offsets, plan.lengths, depths=depths)
@@ -135,11 +135,11 @@ def measure_rank_balance(
 
     seeded_order, balanced = schedule_by(None), schedule_by(costs)
     balances = []
-    for column, part in enumerate(parts if len(parts) > 1 else ()):
+    for column, component in enumerate(components if len(components) > 1 else ()):
         cost = costs[:, column]
         balances.append(
-            PartBalance(
-                part,
+            ComponentBalance(
+                component,
                 share=float(cost.sum() / totals.sum()),
                 as_it_comes=_slowest_over_mean(seeded_order, cost),
                 balanced=_slowest_over_mean(balanced, cost),
@@ -156,35 +156,39 @@ def measure_rank_balance(
     )
 
 
-def _costs_of_parts(
+def _costs_of_components(
     plan: Plan, run: TrainingRun, table: LengthTable | None
-) -> tuple[Float64Array, list[Part], list[str]]:
-    """Return costs ``[num_packs, parts]`` of the parts that have work, their names, and notes on
+) -> tuple[Float64Array, list[Component], list[str]]:
+    """Return costs ``[num_packs, components]`` of the parts that have work, their names, and notes on
     uncounted costs.
     """
     model, notes = run.cost_model, []
     costs = plan.costs(model)[:, None]
-    parts = [Part.LANGUAGE_MODEL]
+    components = [Component.LANGUAGE_MODEL]
     if table is not None:
-        for part, column in ((Part.VISION_TOWER, "patches"), (Part.AUDIO_TOWER, "audio_frames")):
+        for component, column in (
+            (Component.VISION_TOWER, "patches"),
+            (Component.AUDIO_TOWER, "audio_frames"),
+        ):
             if (
-                part not in model.parts
+                component not in model.components
                 and column in table.budgets
                 and (table.budgets[column] > 0).any()
             ):
                 notes.append(
-                    f"the model has no {part.value.replace('_', ' ')}, and the samples have "
+                    f"the model has no {component.value.replace('_', ' ')}, and the samples have "
                     f"{column.replace('_', ' ')}: that cost is not counted; name the config.json "
                     f"of your model with {setting('model_config')}"
                 )
         try:
             all_costs = plan.costs(model, table)
         except SettingsError as error:  # an older table, which measured less
-            return costs, parts, [*notes, f"towers are not counted: {error.message}"]
+            return costs, components, [*notes, f"towers are not counted: {error.message}"]
         columns = [column for column in range(all_costs.shape[1]) if all_costs[:, column].any()]
         if columns:
-            costs, parts = all_costs[:, columns], [model.parts[column] for column in columns]
-    return costs, parts, notes
+            costs = all_costs[:, columns]
+            components = [model.components[column] for column in columns]
+    return costs, components, notes
 
 
 def _slowest_over_mean(schedule: Int64Array, costs: Float64Array) -> float:

@@ -15,7 +15,7 @@ from brimful.trees.account import tree_of_pack
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """One segment of the sample in a pack.
 
     Attributes:
@@ -55,7 +55,7 @@ class SampleFate:
     targets: int | None
     status: str
     reason: str
-    places: tuple[Place, ...]
+    places: tuple[Placement, ...]
 
     def describe(self) -> list[str]:
         """Describe the fate in a few lines."""
@@ -65,16 +65,18 @@ class SampleFate:
                 "" if self.targets is None else f", {self.targets:,} of them targets of the loss"
             )
             lines.append(f"tokens         {self.tokens:,}{targets}")
-        for place in self.places:
-            part = ""
+        for placement in self.places:
+            span = ""
             if self.status in ("truncated", "split"):
-                part = f": its tokens {place.start:,} … {place.start + place.tokens - 1:,}"
-            if place.sharing:
-                part = f": shared with {counted(place.sharing, 'other sample')}"
-            tokens = f"tokens {place.first:,} … {place.first + place.tokens - 1:,}"
+                span = (
+                    f": its tokens {placement.start:,} … {placement.start + placement.tokens - 1:,}"
+                )
+            if placement.sharing:
+                span = f": shared with {counted(placement.sharing, 'other sample')}"
+            tokens = f"tokens {placement.first:,} … {placement.first + placement.tokens - 1:,}"
             lines.append(
-                f"packed         pack {place.pack:,}, "
-                f"{tokens if place.tokens else 'ends where its trunk does'}{part}"
+                f"packed         pack {placement.pack:,}, "
+                f"{tokens if placement.tokens else 'ends where its trunk does'}{span}"
             )
         if self.reason:
             lines.append(f"{self.status:<15}{self.reason}")
@@ -108,7 +110,7 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
     origin, tokens, targets = "", None, None
     if table is not None:
         rejects = {
-            int(rejected_id): (place, reason) for rejected_id, place, reason in table.rejects
+            int(rejected_id): (location, reason) for rejected_id, location, reason in table.rejects
         }
         origin, reason = rejects.get(sample_id, ("", ""))
         origin = origin or _origin(table, sample_id)
@@ -119,23 +121,23 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
         targets = None if table.targets is None else int(table.targets.counts[sample_id])
     if plan is None:
         return SampleFate(sample_id, origin, tokens, targets, "measured", "", ())
-    places = _places(plan, sample_id)
-    packed_tokens = sum(place.tokens for place in places)
-    is_split = plan.sharing is None and len(places) > 1
+    placements = _placements(plan, sample_id)
+    packed_tokens = sum(location.tokens for location in placements)
+    is_split = plan.sharing is None and len(placements) > 1
     status, reason = "split" if is_split else "packed", ""
-    if not places and not np.isin(sample_id, plan.dropped_ids):
+    if not placements and not np.isin(sample_id, plan.dropped_ids):
         status, reason = "rejected", _UNREADABLE
-    elif not places:
+    elif not placements:
         status, reason = "dropped", "by the plan; lengths.arrow is not next to the plan"
         if table is not None:
             reason = why_dropped(plan, table, sample_id)
     elif tokens is not None and packed_tokens < tokens:
         status = "truncated"
         reason = f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
-    return SampleFate(sample_id, origin, tokens, targets, status, reason, tuple(places))
+    return SampleFate(sample_id, origin, tokens, targets, status, reason, tuple(placements))
 
 
-def _places(plan: Plan, sample_id: int) -> list[Place]:
+def _placements(plan: Plan, sample_id: int) -> list[Placement]:
     """Return the segments that hold a sample, in the order of its tokens."""
     segments = np.flatnonzero(plan.sample_ids == sample_id)
     # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
@@ -145,13 +147,13 @@ def _places(plan: Plan, sample_id: int) -> list[Place]:
         # A segment may have the number of the sample only because that ends further down.
         tree = tree_of_pack(plan, pack := int(packs[0]))
         first = int(plan.offsets[pack])
-        (number,) = np.flatnonzero(plan.sample_ids[first + tree.ends] == sample_id)
-        path = tree.paths().row(int(number))
+        (index,) = np.flatnonzero(plan.sample_ids[first + tree.ends] == sample_id)
+        path = tree.paths().row(int(index))
         segments, packs = first + path, np.full(len(path), pack)
         others = samples_through(tree)[path] - 1
         sharing = dict(zip(segments.tolist(), others.tolist(), strict=True))
-    places = (
-        Place(
+    placements = (
+        Placement(
             pack,
             int(plan.lengths[int(plan.offsets[pack]) : segment].sum()),
             int(plan.lengths[segment]),
@@ -160,7 +162,7 @@ def _places(plan: Plan, sample_id: int) -> list[Place]:
         )
         for pack, segment in zip(packs.tolist(), segments.tolist(), strict=True)
     )
-    return sorted(places, key=lambda place: place.start)
+    return sorted(placements, key=lambda placement: placement.start)
 
 
 _UNREADABLE = "the row could not be read"

@@ -123,19 +123,19 @@ class MediumFacts:
         # With its quotation marks a name has every control character escaped.
         title = f"{self.kind} {self.name!r}" if self.name else self.kind
         title += f": {self.problem}" if self.problem else f" {self.size}"
-        parts = [title, f"{self.length:,} tokens"]
+        phrases = [title, f"{self.length:,} tokens"]
         if self.frames:
-            parts.insert(1, f"{self.frames:,} frames taken")
+            phrases.insert(1, f"{self.frames:,} frames taken")
         if self.grid is not None:
             sides = self.grid[1:] if self.grid[0] == 1 else self.grid
-            parts.append(f"{'×'.join(map(str, sides))} patches")
+            phrases.append(f"{'×'.join(map(str, sides))} patches")
         elif self.patches:
-            parts.append(f"{self.patches:,} patches")
-        return f"[{', '.join(parts)}]"
+            phrases.append(f"{self.patches:,} patches")
+        return f"[{', '.join(phrases)}]"
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentFacts:
     """A segment of a pack.
 
     Attributes:
@@ -161,13 +161,13 @@ class ShownText:
     is_target: bool
 
 
-def segments_of(pack: Pack) -> Iterator[tuple[Segment, list[PlacedMedium]]]:
+def segments_of(pack: Pack) -> Iterator[tuple[SegmentFacts, list[PlacedMedium]]]:
     """Yield each segment of a pack with its media."""
-    for number, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
-        num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
-        sample_id, start = int(pack.sample_ids[number]), int(pack.starts[number])
-        media = [item for item in pack.attachments if item.segment == number]
-        yield Segment(sample_id, begin, start, end - begin, num_targets), media
+    for index, (first, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
+        num_targets = int(np.count_nonzero(pack.loss_mask[first:end]))
+        sample_id, start = int(pack.sample_ids[index]), int(pack.starts[index])
+        media = [item for item in pack.attachments if item.segment == index]
+        yield SegmentFacts(sample_id, first, start, end - first, num_targets), media
 
 
 def samples_through(tree: PackTree) -> Int64Array:
@@ -194,32 +194,32 @@ def name_segments(tree: PackTree, sample_ids: AnyIntArray) -> list[str]:
     ends = set(tree.ends.tolist())
     names = []
     for segment, count in enumerate(samples_through(tree).tolist()):
-        parts = [f"sample {int(sample_ids[segment])}"] * (segment in ends)
-        parts += [f"trunk of {counted(count, 'sample')}"] * (count > 1 or segment not in ends)
-        names.append(", ".join(parts))
+        phrases = [f"sample {int(sample_ids[segment])}"] * (segment in ends)
+        phrases += [f"trunk of {counted(count, 'sample')}"] * (count > 1 or segment not in ends)
+        names.append(", ".join(phrases))
     return names
 
 
 def split_at_media(
-    segment: Segment, media: Sequence[PlacedMedium]
+    segment: SegmentFacts, media: Sequence[PlacedMedium]
 ) -> Iterator[slice | PlacedMedium]:
     """Yield the media of a segment, and the tokens of the pack between them, in order."""
-    begin, end = segment.first, segment.first + segment.tokens
+    first, end = segment.first, segment.first + segment.tokens
     for item in media:
-        if begin < item.start:
-            yield slice(begin, item.start)
+        if first < item.start:
+            yield slice(first, item.start)
         yield item
-        begin = item.start + item.length
-    if begin < end:
-        yield slice(begin, end)
+        first = item.start + item.length
+    if first < end:
+        yield slice(first, end)
 
 
 def texts_of(pack: Pack, tokens: slice, decode: Decode) -> Iterator[ShownText]:
     """Yield runs of targets and of other tokens as texts, with control characters escaped."""
     ids, mask = pack.input_ids[tokens], pack.loss_mask[tokens]
     edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
-    for begin, end in pairwise(edges):
-        yield ShownText(without_controls(decode(ids[begin:end])), bool(mask[begin]))
+    for first, end in pairwise(edges):
+        yield ShownText(without_controls(decode(ids[first:end])), bool(mask[first]))
 
 
 def without_controls(text: str) -> str:
@@ -256,13 +256,13 @@ class ShownSegment(NamedTuple):
         name: its sample; in a tree also the number of samples that share it.
         level: branches up to it; 0 unless samples share their beginnings.
         facts: its place.
-        parts: in the order of their tokens.
+        items: in the order of their tokens.
     """
 
     name: str
     level: int
-    facts: Segment
-    parts: tuple[ShownText | ShownMedium, ...]
+    facts: SegmentFacts
+    items: tuple[ShownText | ShownMedium, ...]
 
 
 @dataclass(frozen=True)
@@ -286,10 +286,10 @@ class ShownPack:
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers of a pack for JSON, without images and texts."""
         media = [
-            part.facts
+            item.facts
             for segment in self.segments
-            for part in segment.parts
-            if isinstance(part, ShownMedium)
+            for item in segment.items
+            if isinstance(item, ShownMedium)
         ]
         return {
             "pack": self.index,
@@ -358,7 +358,7 @@ def _show(
         tokens=len(pack),
         budgets={name: (amount, budgets[name]) for name, amount in uses.items() if name in budgets},
         segments=tuple(
-            ShownSegment(name, level, facts, tuple(_parts(pack, facts, media, decode, drawings)))
+            ShownSegment(name, level, facts, tuple(_items(pack, facts, media, decode, drawings)))
             for (facts, media), name, level in zip(
                 islice(segments_of(pack), _SEGMENTS), names, levels, strict=False
             )
@@ -367,22 +367,22 @@ def _show(
     )
 
 
-def _parts(
+def _items(
     pack: Pack,
-    segment: Segment,
+    segment: SegmentFacts,
     media: Sequence[PlacedMedium],
     decode: Decode | None,
     drawings: Iterator[int],
 ) -> Iterator[ShownText | ShownMedium]:
     """Yield texts and media of a segment in the order of their tokens."""
-    for part in split_at_media(segment, media):
-        if isinstance(part, PlacedMedium):
+    for item in split_at_media(segment, media):
+        if isinstance(item, PlacedMedium):
             if next(drawings, None) is None:
-                yield ShownMedium(MediumFacts.of(part), note="not drawn: many before")
+                yield ShownMedium(MediumFacts.of(item), note="not drawn: many before")
             else:
-                yield _drawn(part)
+                yield _drawn(item)
         elif decode is not None:
-            for run in texts_of(pack, part, decode):
+            for run in texts_of(pack, item, decode):
                 text = run.text
                 if len(text) > _CHARACTERS:
                     text = f"{text[: _CHARACTERS // 2]} … {text[-_CHARACTERS // 4 :]}"
@@ -406,8 +406,8 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
             if header.num_frames * header.channels > _MAX_PIXELS:
                 return ShownMedium(facts, note=_TOO_LARGE)
             waveform = np.abs(load_audio(medium, header.sampling_rate))
-            parts = np.array_split(waveform, min(_PEAKS, max(1, len(waveform))))
-            peaks = np.array([part.max(initial=0.0) for part in parts])
+            slices = np.array_split(waveform, min(_PEAKS, max(1, len(waveform))))
+            peaks = np.array([samples.max(initial=0.0) for samples in slices])
             peaks /= max(float(peaks.max()), 1e-9)
             return ShownMedium(facts, peaks=tuple(round(peak, 3) for peak in peaks.tolist()))
         header_size = image_size(medium) if medium.kind is MediaKind.IMAGE else video_header(medium)

@@ -179,13 +179,13 @@ class StreamWatch:
         self._history.append((now, packs, tokens))
         while len(self._history) > 2 and self._history[1][0] <= now - _RATE_SECONDS:
             self._history.popleft()
-        begin, packs_before, tokens_before = self._history[0]
+        start, packs_before, tokens_before = self._history[0]
         packs_per_second = tokens_per_second = None
         if self._log.end is not None:
             packs_per_second = tokens_per_second = 0.0
-        elif now > begin:
-            packs_per_second = (packs - packs_before) / (now - begin)
-            tokens_per_second = (tokens - tokens_before) / (now - begin)
+        elif now > start:
+            packs_per_second = (packs - packs_before) / (now - start)
+            tokens_per_second = (tokens - tokens_before) / (now - start)
         first_present = min(expired_below(self._store), len(shards))
         return StreamStatus(
             url=self._store.url,
@@ -219,14 +219,14 @@ class StreamWatch:
         statuses = []
         for producer in producers.all():
             totals = Counter(counts.get(producer.name, {}))
-            numbers = {
+            facts = {
                 name: int(totals[name]) for name in ("samples_read", "packs", "tokens", "shards")
             }
             losses = {
                 name: int(totals[name]) for name in ("malformed", "without_target") if totals[name]
             }
             is_closed = producers.is_closed(producer)
-            statuses.append(ProducerStatus(producer.name, is_closed, **numbers, dropped=losses))
+            statuses.append(ProducerStatus(producer.name, is_closed, **facts, dropped=losses))
         return tuple(statuses)
 
     def _training(self, group: str, packs_per_second: float | None) -> TrainingStatus | None:

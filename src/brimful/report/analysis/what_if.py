@@ -19,7 +19,7 @@ _ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedPacks:
+class PackingOutcome:
     """Packs of the same lengths under one choice of settings.
 
     Attributes:
@@ -46,7 +46,7 @@ class PlannedPacks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapacityPoint(PlannedPacks):
+class CapacityPoint(PackingOutcome):
     """Packing at one capacity without the samples that are too long, and padding to it.
 
     Attributes:
@@ -57,7 +57,7 @@ class CapacityPoint(PlannedPacks):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternative(PlannedPacks):
+class Alternative(PackingOutcome):
     """A plan with another capacity or algorithm.
 
     Attributes:

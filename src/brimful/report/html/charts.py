@@ -15,17 +15,17 @@ from brimful.report.html.svg import (
 )
 
 
-def _share_bar(begin: float, end: float, span: str, number: int, total: int, noun: str) -> Bar:
+def _share_bar(start: float, end: float, span: str, count: int, total: int, noun: str) -> Bar:
     """Return a bar as high as a share in percent; its title describes its span."""
-    title = f"{span}: {counted(number, noun)}, {percent(number / total)}"
-    return Bar(begin, end, 100 * number / total, title)
+    title = f"{span}: {counted(count, noun)}, {percent(count / total)}"
+    return Bar(start, end, 100 * count / total, title)
 
 
 def lengths_chart(lengths: LengthFacts, capacity: int | None) -> str:
     """Draw the distribution of lengths, by samples and by tokens."""
-    plural, number, tokens, bins = lengths.of, lengths.number, lengths.tokens, lengths.classes
+    plural, num_samples, tokens, bins = lengths.of, lengths.number, lengths.tokens, lengths.classes
     singular = plural[:-1]
-    max_ratio = max(max(one.number / number, one.total / tokens) for one in bins)
+    max_ratio = max(max(one.number / num_samples, one.total / tokens) for one in bins)
     chart = Chart(
         f"Lengths of {plural}",
         "Each pair of bars is one class of lengths: where the second bar is taller, a few long "
@@ -37,7 +37,7 @@ def lengths_chart(lengths: LengthFacts, capacity: int | None) -> str:
     sample_bars, token_bars = [], []
     for one in bins:
         middle, span = math.sqrt(one.begin * one.end), one.describe("token")
-        sample_bars.append(_share_bar(one.begin, middle, span, one.number, number, singular))
+        sample_bars.append(_share_bar(one.begin, middle, span, one.number, num_samples, singular))
         token_bars.append(_share_bar(middle, one.end, span, one.total, tokens, "token"))
     chart.bars("one", sample_bars, gap=0.6)
     chart.bars("two", token_bars, gap=0.6)
@@ -59,8 +59,8 @@ def fill_chart(fill: FillFacts, num_packs: int) -> str:
         percent_axis("share of packs", 0, 100),
     )
     bars = [
-        _share_bar(begin, end, f"{begin:g} … {end:g} %", packs, num_packs, "pack")
-        for (begin, end), packs in zip(pairwise(edges), fill.packs, strict=True)
+        _share_bar(start, end, f"{start:g} … {end:g} %", packs, num_packs, "pack")
+        for (start, end), packs in zip(pairwise(edges), fill.packs, strict=True)
     ]
     chart.bars("one", bars)
     # The line begins with the packs that are emptier than the axis shows.

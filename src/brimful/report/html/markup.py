@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from html import escape
 
 from brimful.report.html.svg import Chart
-from brimful.report.table_model import Cell, Share, Table, text_of
+from brimful.report.table_model import Cell, Percentage, ReportTable, text_of
 
 
-def paragraph(text: str, kind: str = "") -> str:
+def paragraph(text: str, css_class: str = "") -> str:
     """Return one paragraph of text."""
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+    return f'<p class="{css_class}">{escape(text)}</p>' if css_class else f"<p>{escape(text)}</p>"
 
 
 def warning(text: str) -> str:
@@ -17,26 +17,26 @@ def warning(text: str) -> str:
     return f'<p class="warning"><strong>Warning:</strong> {escape(text)}</p>'
 
 
-def section(name: str, title: str, *parts: str) -> str:
+def section(name: str, title: str, *blocks: str) -> str:
     """Return a part of the page under a heading."""
-    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(blocks)}</section>'
 
 
-def pair(*parts: str) -> str:
+def pair(*blocks: str) -> str:
     """Return two parts side by side, if the screen is wide enough."""
-    return f'<div class="pair">{"".join(parts)}</div>'
+    return f'<div class="pair">{"".join(blocks)}</div>'
 
 
 def tile(name: str, value: str, remark: str, much_lost: bool = False) -> str:
     """Return a big number with its name and a remark; ``much_lost`` shows it in the color of
     loss.
     """
-    kind = ' class="lost"' if much_lost else ""
-    number = f"<b>{escape(value)}</b><span>{escape(remark)}</span>"
-    return f"<div{kind}><dt>{escape(name)}</dt><dd>{number}</dd></div>"
+    css_class = ' class="lost"' if much_lost else ""
+    figure = f"<b>{escape(value)}</b><span>{escape(remark)}</span>"
+    return f"<div{css_class}><dt>{escape(name)}</dt><dd>{figure}</dd></div>"
 
 
-def table(table: Table) -> str:
+def table(table: ReportTable) -> str:
     """Return a table whose first column is text and whose others are numbers."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.rows[0])
     body = []
@@ -44,9 +44,9 @@ def table(table: Table) -> str:
         name, *cells = map(_cell, row.values())
         if table.remarks and table.remarks[index]:
             name += f" <small>{escape(table.remarks[index])}</small>"
-        kind = ' class="strong"' if index == table.strong else ""
-        numbers = "".join(f"<td>{cell}</td>" for cell in cells)
-        body.append(f'<tr{kind}><th scope="row">{name}</th>{numbers}</tr>')
+        css_class = ' class="strong"' if index == table.strong else ""
+        columns = "".join(f"<td>{cell}</td>" for cell in cells)
+        body.append(f'<tr{css_class}><th scope="row">{name}</th>{columns}</tr>')
     return (
         '<div class="scroll" tabindex="0" role="group" aria-label="table, scrolls sideways">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
@@ -55,7 +55,7 @@ def table(table: Table) -> str:
 
 def _cell(cell: Cell) -> str:
     text = escape(text_of(cell))
-    if not isinstance(cell, Share):
+    if not isinstance(cell, Percentage):
         return text
     if cell.color:
         # A bar never leaves its cell, even after rounding.

@@ -19,7 +19,7 @@ from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
 from brimful.report.html.charts import capacity_chart, fill_chart, lengths_chart, sizes_chart
 from brimful.report.html.markup import pair, paragraph, section, table, tile, warning
-from brimful.report.table_model import Row, Table
+from brimful.report.table_model import ReportTable, Row
 
 DATA_ID = "report-data"
 """Id of the element that holds the numbers as JSON, as ``brimful report --json`` prints them."""
@@ -81,43 +81,43 @@ def _subtitle(facts: Facts) -> str:
 def sections_of(facts: Facts) -> list[str]:
     """Return the parts of the page in the order of questions: result, training, evidence."""
     plan, model = facts.plan_facts, facts.run.model
-    parts = [summary_tiles(facts)]
+    blocks = [summary_tiles(facts)]
     if facts.advice is not None:
-        parts.append(advice_section(facts.advice, model))
+        blocks.append(advice_section(facts.advice, model))
     if facts.length_facts is not None:
         capacity = None if facts.plan is None else facts.plan.capacity
-        parts.append(lengths_section(facts.length_facts, capacity))
+        blocks.append(lengths_section(facts.length_facts, capacity))
     if plan is not None:
-        parts.append(packs_section(plan))
+        blocks.append(packs_section(plan))
     if facts.shown:
-        parts.append(shown_packs_section(facts.shown))
+        blocks.append(shown_packs_section(facts.shown))
     if facts.sweep:
-        parts.append(capacity_section(facts))
+        blocks.append(capacity_section(facts))
     if plan is not None:
-        parts.append(ledger_section(plan, facts.table))
-    parts += [
-        section(part.name, part.title, paragraph(part.words), table(part.table))
-        for part in tables.titled_tables(facts)
+        blocks.append(ledger_section(plan, facts.table))
+    blocks += [
+        section(entry.name, entry.title, paragraph(entry.caption), table(entry.table))
+        for entry in tables.titled_tables(facts)
     ]
     if facts.work is not None:
-        parts.append(work_section(facts.work, model))
-    return parts
+        blocks.append(work_section(facts.work, model))
+    return blocks
 
 
 def summary_tiles(facts: Facts) -> str:
     """Return the numbers to remember, and a warning on large losses."""
     lengths, plan, losses = facts.length_facts, facts.plan, None
-    numbers = []
+    figures = []
     if facts.plan_facts is not None and plan is not None:
         sizes, losses = facts.plan_facts.sizes, facts.plan_facts.losses
         packs = f"of {plan.num_packs:,} × {counted(plan.capacity, 'token')}"
-        numbers += [
+        figures += [
             tile("fill", percent(plan.fill_ratio, 2), packs),
             tile("packs", whole(plan.num_packs), f"lower bound {plan.bound:,}"),
         ]
         if sizes is not None:
             spread = f"median {sizes.median:,}, most {sizes.most:,}"
-            numbers.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
+            figures.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
         # Name dropped and cut samples only if they exist; "0 dropped" if neither do.
         remarks = []
         if losses.samples or not losses.cut:
@@ -126,11 +126,11 @@ def summary_tiles(facts: Facts) -> str:
         if losses.cut:
             remarks.append(f"{counted(losses.cut, 'sample')} cut")
         share = percent(losses.tokens_ratio, 2)
-        numbers.append(
+        figures.append(
             tile("tokens lost", share, ", ".join(remarks), much_lost=losses.warning is not None)
         )
     elif lengths is not None:
-        numbers += [
+        figures += [
             tile("samples", whole(lengths.number), counted(lengths.tokens, "token")),
             tile("median", whole(lengths.median), "tokens a sample"),
             tile("longest", whole(lengths.longest), "tokens"),
@@ -138,12 +138,12 @@ def summary_tiles(facts: Facts) -> str:
     if facts.shared is not None:
         speedup, tokens = facts.shared.speedup, facts.shared.tokens
         fewer = f"{tokens.ratio:.2f} times fewer tokens by what samples share"
-        numbers.append(tile("speed-up", f"{speedup:.2f} ×", fewer))
+        figures.append(tile("speed-up", f"{speedup:.2f} ×", fewer))
     if facts.advice is not None:
         step = facts.advice.packed
         samples = f"{counted(round(step.samples), 'sample')} a step"
-        numbers.append(tile("steps an epoch", whole(step.steps_per_epoch), samples))
-    tiles = f'<dl class="tiles">{"".join(numbers)}</dl>'
+        figures.append(tile("steps an epoch", whole(step.steps_per_epoch), samples))
+    tiles = f'<dl class="tiles">{"".join(figures)}</dl>'
     return tiles + (warning(f"{losses.warning}.") if losses and losses.warning else "")
 
 
@@ -152,7 +152,7 @@ def advice_section(advice: Advice, model: str) -> str:
     forward = f"micro-batch {advice.micro_batch_size:,}"
     if advice.packs_per_micro_batch != advice.micro_batch_size:
         forward = f"{forward} unpacked and {advice.packs_per_micro_batch:,} packed"
-    words = (
+    sentence = (
         f"{counted(advice.dp_world_size, 'data-parallel rank')}, {forward}, accumulation "
         f"{advice.gradient_accumulation_steps:,}, packs of {advice.packing_factor:,.1f} samples on "
         "average. The batch size that counts samples without packing counts packs with it."
@@ -172,7 +172,7 @@ def advice_section(advice: Advice, model: str) -> str:
     return section(
         "packing",
         "What changes when you turn packing on",
-        paragraph(words),
+        paragraph(sentence),
         table(tables.runs_table(advice)),
         "<h3>What you can set</h3>",
         table(tables.choices_table(advice)),
@@ -195,14 +195,16 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
     }
     rows: list[Row] = [{"length": name, "tokens": tokens} for name, tokens in marks.items()]
     verb = "holds" if lengths.number == 1 else "hold"
-    words = f"{counted(lengths.number, lengths.of[:-1])} {verb} {counted(lengths.tokens, 'token')}."
+    sentence = (
+        f"{counted(lengths.number, lengths.of[:-1])} {verb} {counted(lengths.tokens, 'token')}."
+    )
     if lengths.of == "segments":
-        words += (
+        sentence += (
             " The length table is missing, so these are the segments of the plan, after "
             "dropping and cutting."
         )
-    parts = pair(lengths_chart(lengths, capacity), table(Table(rows)))
-    return section("lengths", "Lengths", paragraph(words), parts)
+    blocks = pair(lengths_chart(lengths, capacity), table(ReportTable(rows)))
+    return section("lengths", "Lengths", paragraph(sentence), blocks)
 
 
 def packs_section(facts: PlanFacts) -> str:
@@ -218,14 +220,14 @@ def capacity_section(facts: Facts) -> str:
     """Return fill, steps and losses at other capacities."""
     points = facts.sweep
     capacity = None if facts.plan is None else facts.plan.capacity
-    words = (
+    sentence = (
         "The same lengths planned again, best fit decreasing, without samples longer than "
         f"the capacity{'' if facts.shared is None else ', each sample on its own'}."
     )
     return section(
         "capacities",
         "Other capacities",
-        paragraph(words),
+        paragraph(sentence),
         capacity_chart(points, capacity),
         table(tables.sweep_table(points)),
     )
@@ -233,7 +235,7 @@ def capacity_section(facts: Facts) -> str:
 
 def work_section(work: RankBalance, model: str) -> str:
     """Return the cost on each rank, and how long ranks wait for each other."""
-    words = (
+    sentence = (
         f"{model}: the costliest pack costs {work.pack_cost_spread:.2f} times the mean. "
         f"{counted(work.num_steps, 'full step')} on "
         f"{counted(len(work.balanced.rank_tokens), 'rank')}."
@@ -243,8 +245,8 @@ def work_section(work: RankBalance, model: str) -> str:
         "parameters (FSDP, ZeRO-3), where ranks meet at every micro-batch. "
         "The last two: most ÷ mean over the ranks, of an epoch."
     )
-    parts = [
-        paragraph(words),
+    blocks = [
+        paragraph(sentence),
         table(tables.orders_table(work)),
         paragraph(reading, "fine"),
     ]
@@ -254,9 +256,9 @@ def work_section(work: RankBalance, model: str) -> str:
             "slowest ÷ mean rank over the epoch. The last column is what an order for that part "
             "alone would reach."
         )
-        parts += [table(tables.parts_table(work.parts)), paragraph(reading, "fine")]
-    parts += [warning(f"{note[0].upper()}{note[1:]}.") for note in work.notes]
-    return section("work", "Cost on ranks and steps", *parts)
+        blocks += [table(tables.components_table(work.parts)), paragraph(reading, "fine")]
+    blocks += [warning(f"{note[0].upper()}{note[1:]}.") for note in work.notes]
+    return section("work", "Cost on ranks and steps", *blocks)
 
 
 def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
@@ -308,14 +310,14 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
         f"Samples: in = packed + dropped + rejected. Tokens: in = packed + {shared}dropped + "
         "truncated. A rejected sample has no length. Tokens of split samples are all kept."
     )
-    parts = [table(Table(rows)), paragraph(sums, "fine")]
+    blocks = [table(ReportTable(rows)), paragraph(sums, "fine")]
     account = None if lengths is None else lengths.account
-    parts += _targets(ledger, 0 if account is None else account.no_target[BORROWED_REASON])
+    blocks += _targets(ledger, 0 if account is None else account.no_target[BORROWED_REASON])
     if account is not None and account.no_target:
         reasons: list[Row] = [
             {"why": reason, "samples": count} for reason, count in account.no_target.most_common()
         ]
-        parts += ["<h3>Samples without a target of their own</h3>", table(Table(reasons))]
+        blocks += ["<h3>Samples without a target of their own</h3>", table(ReportTable(reasons))]
     after_segments, at_row_ends = plan.padding
     if after_segments or at_row_ends:
         ratio = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
@@ -324,17 +326,17 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
             f"{at_row_ends:,} at the ends of rows, {percent(ratio, 2)} of the packs, which lowers "
             "the fill by as much."
         )
-        parts.append(paragraph(text, "fine"))
+        blocks.append(paragraph(text, "fine"))
     rejects = () if lengths is None else lengths.rejects[:MAX_REJECTS]
     if rejects:
         reject_rows: list[Row] = [
             {"where": str(origin), "which": f"sample {sample_id}", "why": str(reason)}
             for sample_id, origin, reason in rejects
         ]
-        parts += ["<h3>Rejected rows</h3>", table(Table(reject_rows))]
+        blocks += ["<h3>Rejected rows</h3>", table(ReportTable(reject_rows))]
         if ledger.samples_rejected > len(rejects):
-            parts.append(paragraph(f"and {ledger.samples_rejected - len(rejects):,} more", "fine"))
-    return section("ledger", "Where everything went", *parts)
+            blocks.append(paragraph(f"and {ledger.samples_rejected - len(rejects):,} more", "fine"))
+    return section("ledger", "Where everything went", *blocks)
 
 
 def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
@@ -346,7 +348,7 @@ def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
     if ledger.targets_in is None:
         return []
     ratio = percent(ledger.targets_in / max(1, ledger.tokens_in))
-    parts = [
+    blocks = [
         paragraph(
             f"Targets of the loss: {ledger.targets_in:,} in, {ratio} of the tokens = "
             f"{ledger.targets_packed:,} packed + {ledger.targets_dropped:,} dropped + "
@@ -355,26 +357,28 @@ def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
     ]
     if ledger.targets_lost_ratio >= MUCH_LOST:
         share = percent(ledger.targets_lost_ratio, 2)
-        parts.append(warning(f"{share} of the targets are in no pack."))
+        blocks.append(warning(f"{share} of the targets are in no pack."))
     mismatches = min(num_mismatches, ledger.samples_without_target)
     if mismatches:
         text = (
             f"{counted(mismatches, 'sample')} in the packs are mismatches of KTO, for its KL term"
         )
-        parts.append(paragraph(f"{text}: they have no targets."))
+        blocks.append(paragraph(f"{text}: they have no targets."))
     if ledger.samples_without_target > mismatches:
         samples = counted(ledger.samples_without_target - mismatches, "sample")
-        parts.append(warning(f"{samples} in the packs have no target: they teach nothing."))
-    return parts
+        blocks.append(warning(f"{samples} in the packs have no target: they teach nothing."))
+    return blocks
 
 
 def shown_packs_section(packs: list[ShownPack]) -> str:
     """Return packs as they are; every name and text of the data is escaped."""
-    words = "Segments of a few packs, with their texts and media; targets of the loss are marked."
+    sentence = (
+        "Segments of a few packs, with their texts and media; targets of the loss are marked."
+    )
     return section(
         "shown",
         "Some packs, as they are",
-        paragraph(words),
+        paragraph(sentence),
         f"<div>{''.join(map(_pack, packs))}</div>",
     )
 
@@ -392,10 +396,10 @@ def _pack(pack: ShownPack) -> str:
 def _segment(segment: ShownSegment) -> str:
     facts = segment.facts
     last = facts.first + facts.tokens - 1
-    place = f"tokens {facts.first:,} … {last:,}" if facts.tokens else "ends where its trunk does"
-    head = f"{segment.name} · {place} · {counted(facts.loss_tokens, 'target')}"
+    span = f"tokens {facts.first:,} … {last:,}" if facts.tokens else "ends where its trunk does"
+    head = f"{segment.name} · {span} · {counted(facts.loss_tokens, 'target')}"
     body = "".join(
-        _text(part) if isinstance(part, ShownText) else _medium(part) for part in segment.parts
+        _text(item) if isinstance(item, ShownText) else _medium(item) for item in segment.items
     )
     indent = f' style="margin-left:{min(segment.level, 12)}em"' if segment.level else ""
     return (
@@ -404,39 +408,39 @@ def _segment(segment: ShownSegment) -> str:
     )
 
 
-def _text(part: ShownText) -> str:
+def _text(item: ShownText) -> str:
     # Isolated, so that a mark of direction in one text does not turn the page around.
     return (
-        f"<mark><bdi>{escape(part.text)}</bdi></mark>"
-        if part.is_target
-        else f"<bdi>{escape(part.text)}</bdi>"
+        f"<mark><bdi>{escape(item.text)}</bdi></mark>"
+        if item.is_target
+        else f"<bdi>{escape(item.text)}</bdi>"
     )
 
 
-def _medium(part: ShownMedium) -> str:
-    facts = part.facts
+def _medium(item: ShownMedium) -> str:
+    facts = item.facts
     title = escape(facts.describe())
     size = f"{facts.size}, " if facts.size else ""
-    note = f'<em class="lost">{escape(part.note)}</em>' if part.note else ""
+    note = f'<em class="lost">{escape(item.note)}</em>' if item.note else ""
     content = ""
-    if part.thumbnail:
-        data = b64encode(part.thumbnail).decode()
+    if item.thumbnail:
+        data = b64encode(item.thumbnail).decode()
         content = f'<img src="data:image/jpeg;base64,{data}" alt="{title}" title="{title}">'
-    elif part.peaks:
+    elif item.peaks:
         bars = "".join(
-            f'<rect x="{number}" y="{20 - 19 * peak:.1f}" width="0.7" '
+            f'<rect x="{index}" y="{20 - 19 * peak:.1f}" width="0.7" '
             f'height="{max(0.6, 38 * peak):.1f}"/>'
-            for number, peak in enumerate(part.peaks)
+            for index, peak in enumerate(item.peaks)
         )
         content = (
-            f'<svg class="wave" viewBox="0 0 {len(part.peaks)} 40" preserveAspectRatio="none" '
+            f'<svg class="wave" viewBox="0 0 {len(item.peaks)} 40" preserveAspectRatio="none" '
             f'role="img" aria-label="{title}">{bars}</svg>'
         )
     # The color shows the kind; only the name is bold, without the quotation marks of the title.
     name = repr(facts.name)[1:-1] or facts.kind
     name = name if len(name) <= 48 else f"…{name[-40:]}"
-    words = escape(f"{size}{counted(facts.length, 'token')}")
+    sentence = escape(f"{size}{counted(facts.length, 'token')}")
     return (
         '<span class="medium '
-        f'{facts.kind}">{content}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
+        f'{facts.kind}">{content}<small><b>{escape(name)}</b><br>{sentence}</small>{note}</span>'
     )

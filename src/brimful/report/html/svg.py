@@ -45,22 +45,22 @@ class Axis:
     """
 
     label: str
-    begin: float
+    start: float
     end: float
     ticks: Sequence[float]
     show: Callable[[float], str] = compact
     logarithmic: bool = False
 
-    def place(self, value: float) -> float:
+    def fraction(self, value: float) -> float:
         """Return the place of a value, from 0 at the beginning to 1 at the end."""
         # Values outside of the range are drawn on its edge.
-        value = min(max(value, self.begin), self.end)
+        value = min(max(value, self.start), self.end)
         if self.logarithmic:
-            return math.log(value / self.begin) / math.log(self.end / self.begin)
-        return (value - self.begin) / (self.end - self.begin)
+            return math.log(value / self.start) / math.log(self.end / self.start)
+        return (value - self.start) / (self.end - self.start)
 
 
-def percent_axis(label: str, begin: float, end: float) -> Axis:
+def percent_axis(label: str, start: float, end: float) -> Axis:
     """Return an axis of percentages in steps of 1, 2 or 5 times a power of ten, extended to whole
     steps.
 
@@ -68,25 +68,25 @@ def percent_axis(label: str, begin: float, end: float) -> Axis:
     [0, 5, 10, 15, 20, 25]
     """
     # An empty range still needs a step.
-    span = max(end - begin, 1e-9)
+    span = max(end - start, 1e-9)
     power = 10.0 ** math.floor(math.log10(span / 6))
     step = next(
         factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= 6 + 1e-9
     )
-    first, last = math.floor(begin / step + 1e-9), math.ceil(end / step - 1e-9)
+    first, last = math.floor(start / step + 1e-9), math.ceil(end / step - 1e-9)
     # Without the noise of binary fractions, and as integers if they are.
-    ticks = [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
+    ticks = [round(index * step, 10) for index in range(first, max(last, first + 1) + 1)]
     ticks = [int(tick) if tick == int(tick) else tick for tick in ticks]
     return Axis(label, ticks[0], ticks[-1], ticks, "{:g} %".format)
 
 
-def log_axis(label: str, begin: float, end: float) -> Axis:
+def log_axis(label: str, start: float, end: float) -> Axis:
     """Return an axis in equal ratios, with marks at powers of two, or at every n-th.
 
     >>> log_axis("tokens", 16, 128).ticks
     [16, 32, 64, 128]
     """
-    low = math.floor(math.log2(begin))
+    low = math.floor(math.log2(start))
     high = max(math.ceil(math.log2(end)), low + 1)
     stride = -(-(high - low + 1) // _MAX_TICKS)
     ticks = [2**power for power in range(low, high + 1, stride)]
@@ -95,11 +95,11 @@ def log_axis(label: str, begin: float, end: float) -> Axis:
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle from ``begin`` to ``end`` on the one axis and from 0 to ``high`` on the other, with
+    """A rectangle from ``start`` to ``end`` on the one axis and from 0 to ``high`` on the other, with
     a title.
     """
 
-    begin: float
+    start: float
     end: float
     high: float
     title: str
@@ -124,13 +124,13 @@ class Chart:
     def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0) -> None:
         """Draw rectangles in a color of the page, each with its title as a tooltip."""
         for bar in bars:
-            begin, end = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
+            start, end = self._x(bar.start) + gap / 2, self._x(bar.end) - gap / 2
             top, bottom = self._y(bar.high), self._y(0)
             if bar.high > 0:  # a small bar is visible, an empty one is not
                 top = min(top, bottom - 1)
-            width = max(end - begin, 0.5)
+            width = max(end - start, 0.5)
             self._marks.append(
-                f'<rect class="{colour}" x="{begin:.1f}" y="{top:.1f}" width="{width:.1f}" '
+                f'<rect class="{colour}" x="{start:.1f}" y="{top:.1f}" width="{width:.1f}" '
                 f'height="{bottom - top:.1f}"><title>{escape(bar.title)}</title></rect>'
             )
 
@@ -149,7 +149,7 @@ class Chart:
         """Draw a dashed line at a value on the horizontal axis, with its name at the top; nothing
         for any other value.
         """
-        if value is None or not self.x.begin <= value <= self.x.end:
+        if value is None or not self.x.start <= value <= self.x.end:
             return
         x = self._x(value)
         anchor, shift = (
@@ -173,34 +173,34 @@ class Chart:
         )
 
     def _x(self, value: float) -> float:
-        return _LEFT + self.x.place(value) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + self.x.fraction(value) * (_WIDTH - _LEFT - _RIGHT)
 
     def _y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - self.y.place(value) * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT - _BOTTOM - self.y.fraction(value) * (_HEIGHT - _TOP - _BOTTOM)
 
     def _axes(self) -> str:
         bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-        parts = []
+        elements = []
         for tick in self.y.ticks:
             y = self._y(tick)
-            parts.append(
+            elements.append(
                 f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
                 f'<text x="{_LEFT - 7}" y="{y:.1f}" text-anchor="end" dominant-baseline="central">'
                 f"{escape(self.y.show(tick))}</text>"
             )
         for tick in self.x.ticks:
             x = self._x(tick)
-            parts.append(
+            elements.append(
                 f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
                 f'<text x="{x:.1f}" y="{bottom + 19}" '
                 f'text-anchor="middle">{escape(self.x.show(tick))}</text>'
             )
         # The vertical label is above its axis: letters are larger on a narrow screen, and nothing
         # overlaps there.
-        parts.append(
+        elements.append(
             f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
             f'<text class="label" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'
             f"{escape(self.x.label)}</text>"
             f'<text class="label" x="2" y="14">{escape(self.y.label)}</text>'
         )
-        return "".join(parts)
+        return "".join(elements)

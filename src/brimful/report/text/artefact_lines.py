@@ -168,7 +168,7 @@ def _record(plan: Plan) -> list[str]:
     """Describe the requested options, and their results."""
     outcome = plan.outcome
     pairs = (
-        f"{key} {_words(value)}"
+        f"{key} {_phrase(value)}"
         for key, value in plan.record.items()
         if key not in _KEYS_WITH_A_LINE
     )
@@ -196,7 +196,7 @@ def _record(plan: Plan) -> list[str]:
     return lines
 
 
-def _words(value: object) -> str:
+def _phrase(value: object) -> str:
     """Format a setting: ``samples 16 and patches 4,096``."""
     if isinstance(value, dict):
         return " and ".join(f"{name} {limit:,}" for name, limit in value.items())
@@ -276,10 +276,10 @@ def show_pack(
         # Each medium is in the place of its tokens, which are one token repeated.
         lines.append(
             "".join(
-                MediumFacts.of(part).describe()
-                if isinstance(part, PlacedMedium)
-                else _text(pack, part, decode, full)
-                for part in split_at_media(segment, media)
+                MediumFacts.of(item).describe()
+                if isinstance(item, PlacedMedium)
+                else _text(pack, item, decode, full)
+                for item in split_at_media(segment, media)
             )
         )
     return lines
@@ -291,21 +291,21 @@ def _show_tree(
     """Describe a pack of trees; ``show_pack`` explains the arguments."""
     segments, names = list(segments_of(pack)), name_segments(tree, pack.sample_ids)
 
-    def lines_of(number: int) -> list[str]:
-        facts, media = segments[number]
-        line = branch_line(names[number], facts.first, facts.start, facts.tokens)
+    def lines_of(index: int) -> list[str]:
+        facts, media = segments[index]
+        line = branch_line(names[index], facts.first, facts.start, facts.tokens)
         head = f"{line}, {facts.loss_tokens:,} loss" if facts.tokens else line
         if decode is None:
             return [head, *(MediumFacts.of(item).describe() for item in media)]
-        parts = (
-            MediumFacts.of(part).describe()
-            if isinstance(part, PlacedMedium)
-            else _text(pack, part, decode, True)
+        lines = (
+            MediumFacts.of(item).describe()
+            if isinstance(item, PlacedMedium)
+            else _text(pack, item, decode, True)
             if full
-            else _beginning(pack, part, decode)
-            for part in split_at_media(facts, media)
+            else _beginning(pack, item, decode)
+            for item in split_at_media(facts, media)
         )
-        return [head, *"".join(parts).splitlines()]
+        return [head, *"".join(lines).splitlines()]
 
     lengths = np.diff(pack.cu_seqlens)
     heading = tree_heading(tree, pack.starts + lengths, lengths, index, capacity)
@@ -331,9 +331,9 @@ def show_planned_pack(plan: Plan, index: int, full: bool = False) -> list[str]:
     sample_ids, starts, lengths = np.array(segments).T
     names, firsts = name_segments(tree, sample_ids), offsets_of(lengths).tolist()
 
-    def lines_of(number: int) -> list[str]:
-        _, depth, num_tokens = segments[number]
-        return [branch_line(names[number], firsts[number], depth, num_tokens)]
+    def lines_of(index: int) -> list[str]:
+        _, depth, num_tokens = segments[index]
+        return [branch_line(names[index], firsts[index], depth, num_tokens)]
 
     heading = tree_heading(tree, starts + lengths, lengths, index, plan.capacity)
     return [heading, *draw_tree(tree, lengths, lines_of, full=full)]
@@ -402,8 +402,8 @@ def _text(pack: Pack, tokens: slice, decode: Decode, full: bool) -> str:
     one.
     """
 
-    def marked(begin: int, end: int) -> str:
-        texts = texts_of(pack, slice(begin, end), decode)
+    def marked(start: int, end: int) -> str:
+        texts = texts_of(pack, slice(start, end), decode)
         return "".join(f"⟦{one.text}⟧" if one.is_target else one.text for one in texts)
 
     num_hidden = tokens.stop - tokens.start - _HEAD - _TAIL

@@ -7,12 +7,12 @@ from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.plan_facts import count_bins, ratio_edges
 from brimful.report.table_model import (
+    Percentage,
+    ReportTable,
     Row,
-    Share,
-    Table,
     choices_table,
+    components_table,
     orders_table,
-    parts_table,
     runs_table,
     sweep_table,
     text_of,
@@ -21,10 +21,10 @@ from brimful.report.table_model import (
 from brimful.report.text.artefact_lines import describe_lengths, describe_plan
 
 
-def draw_table(table: Table) -> list[str]:
+def draw_table(table: ReportTable) -> list[str]:
     """Draw a table with aligned columns, each row followed by its remark.
 
-    >>> draw_table(Table([{"capacity": 64, "packs": 1200}, {"capacity": 128, "packs": 9}], ["", "← best"]))
+    >>> draw_table(ReportTable([{"capacity": 64, "packs": 1200}, {"capacity": 128, "packs": 9}], ["", "← best"]))
     ['  capacity  packs', '        64  1,200', '       128      9  ← best']
     """
     columns = [[head, *(text_of(row[head]) for row in table.rows)] for head in table.rows[0]]
@@ -48,8 +48,8 @@ def describe_facts(facts: Facts) -> list[str]:
     if facts.plan is not None:
         lines += ["", *describe_plan(facts.plan)]
     lines += facts.media.lines()
-    for part in titled_tables(facts):
-        lines += ["", f"{part.title}: {part.words}", *draw_table(part.table)]
+    for section in titled_tables(facts):
+        lines += ["", f"{section.title}: {section.caption}", *draw_table(section.table)]
     if facts.work is not None:
         lines += [
             "",
@@ -57,7 +57,7 @@ def describe_facts(facts: Facts) -> list[str]:
             *draw_table(orders_table(facts.work)),
         ]
         if facts.work.parts:
-            lines += ["", *draw_table(parts_table(facts.work.parts))]
+            lines += ["", *draw_table(components_table(facts.work.parts))]
         lines += [f"warning        {note}" for note in facts.work.notes]
     if facts.advice is not None:
         lines += ["", *describe_advice(facts.advice)]
@@ -128,18 +128,18 @@ def draw_histogram(table: LengthTable) -> list[str]:
         return []
     items = Histogram.of(values)
     bins = count_bins(items, ratio_edges(int(values.min()), int(values.max()), per_octave=1))
-    max_number = max(length_bin.number for length_bin in bins)
+    max_count = max(length_bin.number for length_bin in bins)
     rows: list[Row] = [
         {
             "tokens": f"{length_bin.begin:,} … {length_bin.end - 1:,}",
             "samples": length_bin.number,
-            "share of tokens": Share(length_bin.total / items.total),
+            "share of tokens": Percentage(length_bin.total / items.total),
         }
         for length_bin in bins
     ]
-    bars = ["█" * round(_BAR_WIDTH * length_bin.number / max_number) for length_bin in bins]
+    bars = ["█" * round(_BAR_WIDTH * length_bin.number / max_count) for length_bin in bins]
     # A bin that holds anything shows something.
     bars = [
         bar or "▏" * bool(length_bin.number) for bar, length_bin in zip(bars, bins, strict=True)
     ]
-    return draw_table(Table(rows, bars))
+    return draw_table(ReportTable(rows, bars))

@@ -31,8 +31,7 @@ def describe_stream(stream: StreamStatus) -> list[str]:
     ]
     for producer in stream.producers:
         dropped = "".join(
-            f", {number:,} {reason.replace('_', ' ')}"
-            for reason, number in producer.dropped.items()
+            f", {count:,} {reason.replace('_', ' ')}" for reason, count in producer.dropped.items()
         )
         lines.append(
             f"producer       {producer.name}: {counted(producer.samples_read, 'sample')} "
@@ -48,9 +47,11 @@ def describe_stream(stream: StreamStatus) -> list[str]:
 
 def stream_line(stream: StreamStatus) -> str:
     """Describe a stream in one line, for logs."""
-    parts = [f"{counted(stream.shards, 'shard')}, {counted(stream.packs, 'pack')}{_growth(stream)}"]
+    phrases = [
+        f"{counted(stream.shards, 'shard')}, {counted(stream.packs, 'pack')}{_growth(stream)}"
+    ]
     for producer in stream.producers:
-        parts.append(
+        phrases.append(
             f"{producer.name} "
             f"{counted(producer.samples_read, 'sample')}{' (closed)' * producer.is_closed}"
         )
@@ -60,8 +61,8 @@ def stream_line(stream: StreamStatus) -> str:
             f"{training.steps_there_are:,}{_speed(training)}"
         )
         late = max((rank.steps_behind for rank in training.ranks), default=0)
-        parts.append(text + (f", a rank {counted(late, 'step')} behind" if late else ""))
-    return "; ".join(parts)
+        phrases.append(text + (f", a rank {counted(late, 'step')} behind" if late else ""))
+    return "; ".join(phrases)
 
 
 def _growth(stream: StreamStatus) -> str:
@@ -178,8 +179,8 @@ def prometheus_text(stream: StreamStatus) -> str:
         labels = {"producer": producer.name}
         for noun in ("samples_read", "packs", "tokens"):
             add(f"producer_{noun}_total", getattr(producer, noun), **labels)
-        for reason, number in producer.dropped.items():
-            add("producer_samples_dropped_total", number, **labels, reason=reason)
+        for reason, count in producer.dropped.items():
+            add("producer_samples_dropped_total", count, **labels, reason=reason)
         add("producer_closed", producer.is_closed, **labels)
     for training in stream.trainings:
         labels = {"group": training.group}
@@ -193,8 +194,10 @@ def prometheus_text(stream: StreamStatus) -> str:
             add("rank_skipped_total", rank.skipped, **labels, dp_rank=rank.dp_rank)
     blocks = []
     for name, lines in samples.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
+        metric_type = "counter" if name.endswith("_total") else "gauge"
         blocks += (
-            [f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {kind}", *lines] if lines else []
+            [f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {metric_type}", *lines]
+            if lines
+            else []
         )
     return "".join(f"{line}\n" for line in blocks)

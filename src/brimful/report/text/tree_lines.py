@@ -80,23 +80,23 @@ def draw_tree(
     lines: list[str] = []
     # What is still to draw, the next one last: a segment, its place among its siblings, and the
     # lines that pass it on the left. A deep tree would be too deep for a recursive function.
-    waiting = [(segment, place, "") for place, segment in enumerate(children[-1])][::-1]
+    waiting = [(segment, index, "") for index, segment in enumerate(children[-1])][::-1]
     while waiting:
-        segment, place, left = waiting.pop()
+        segment, index, left = waiting.pop()
         siblings = children[parents[segment]]
         is_last = segment == siblings[-1]
         is_root = parents[segment] < 0
-        if place == _BRANCHES < len(siblings) - 1 and not full:
+        if index == _BRANCHES < len(siblings) - 1 and not full:
             num_tokens, num_samples = (
                 int(counts[subtree_ends[siblings[-1]]] - counts[segment])
                 for counts in (tokens, ends)
             )
             lines.append(
-                f"{left}{'── ' if is_root else '└─ '}… {len(siblings) - place:,} more "
+                f"{left}{'── ' if is_root else '└─ '}… {len(siblings) - index:,} more "
                 f"{'trees' if is_root else 'branches'}: {counted(num_samples, 'sample')}, "
                 f"{counted(num_tokens, 'token')}"
             )
-            del waiting[len(waiting) - (len(siblings) - place - 1) :]
+            del waiting[len(waiting) - (len(siblings) - index - 1) :]
             continue
         head, *body = describe(segment)
         is_alone = len(siblings) == 1
@@ -106,5 +106,5 @@ def draw_tree(
         branches = children.get(segment, [])
         lines.append(f"{left}{mark}{head}")
         lines += [f"{below}{'│  ' if branches else '   '}{line}".rstrip() for line in body]
-        waiting += [(branch, number, below) for number, branch in enumerate(branches)][::-1]
+        waiting += [(branch, index, below) for index, branch in enumerate(branches)][::-1]
     return lines

@@ -62,8 +62,8 @@ class SequencePacker:
             self.metrics = {"num_bins": float(step.tokens.size), "bin_utilization": step.fill_ratio}
         by_rank = [step.micro_batches(rank) for rank in range(ranks)]
         return [
-            by_rank[rank][number].tolist()
-            for number in range(step.num_micro_batches)
+            by_rank[rank][micro_batch].tolist()
+            for micro_batch in range(step.num_micro_batches)
             for rank in range(ranks)
         ]
 

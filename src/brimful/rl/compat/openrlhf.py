@@ -40,14 +40,14 @@ def get_minimum_num_micro_batch_size(
     """
     capacity = max_tokens_per_gpu * ring_attn_size * ds_tensor_parallel_size
     lengths = np.asarray(total_lengths)
-    number = plan_step(lengths, capacity=capacity, dp_world_size=1).num_micro_batches
+    num_micro_batches = plan_step(lengths, capacity=capacity, dp_world_size=1).num_micro_batches
     # The loop ends at the latest with as many micro-batches as samples, one sample each.
     while (
         max(
-            int(lengths[part].sum())
-            for part in get_seqlen_balanced_partitions(total_lengths, number, False)
+            int(lengths[partition].sum())
+            for partition in get_seqlen_balanced_partitions(total_lengths, num_micro_batches, False)
         )
         > capacity
     ):
-        number += 1
-    return number
+        num_micro_batches += 1
+    return num_micro_batches

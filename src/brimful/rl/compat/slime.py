@@ -93,7 +93,7 @@ def build_dp_schedule(
 
     partitions: list[list[int]] = [[] for _ in range(ranks)]
     micro_batches: list[list[list[int]]] = [[] for _ in range(ranks)]
-    numbers: list[int] = []
+    num_micro_batches: list[int] = []
     is_dynamic, cost = args.use_dynamic_batch_size, _cost_model(args)
     if is_dynamic:
         margin = getattr(args, "packing_safety_margin", 1.0)
@@ -122,13 +122,13 @@ def build_dp_schedule(
             multiple_of=multiple,
             barrier="step",
         )
-        numbers.append(step.num_micro_batches)
+        num_micro_batches.append(step.num_micro_batches)
         for rank in range(ranks):
             for rows in step.micro_batches(rank):
-                begin = len(partitions[rank])
+                start = len(partitions[rank])
                 partitions[rank].extend(samples[rows].tolist())
-                micro_batches[rank].append(list(range(begin, begin + len(rows))))
-    return partitions, micro_batches, numbers, [global_batch_size] * num_steps
+                micro_batches[rank].append(list(range(start, start + len(rows))))
+    return partitions, micro_batches, num_micro_batches, [global_batch_size] * num_steps
 
 
 def install() -> None:

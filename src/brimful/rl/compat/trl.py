@@ -82,8 +82,8 @@ class TreeRow:
     def tokens(self) -> Int64Array:
         """Tokens of the row in the order in which they were added: ``int64[N]``."""
         pairs = zip(self.samples, self._shared, strict=True)
-        parts = [_array(sample["input_ids"])[shared:] for sample, shared in pairs]
-        return np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
+        suffixes = [_array(sample["input_ids"])[shared:] for sample, shared in pairs]
+        return np.concatenate([*suffixes, np.zeros(0, dtype=np.int64)])
 
     def fits(self, sample: dict[str, Any], budget: int) -> bool:
         """Return whether the row has at most ``budget`` tokens and at most ``budget`` targets with
@@ -98,15 +98,15 @@ class TreeRow:
         """Add a sample, whether it fits or not."""
         ids = _array(sample["input_ids"])
         key = ids.tobytes()
-        shared, partner, place = self._most_shared(ids, key)
-        number, length = len(self.samples), len(ids)
-        self._keys.insert(place, key)
-        self._sorted.insert(place, number)
+        shared, partner, index = self._most_shared(ids, key)
+        sample_index, length = len(self.samples), len(ids)
+        self._keys.insert(index, key)
+        self._sorted.insert(index, sample_index)
         # After the last sample of the subtree that it joins.
-        at = self._order.index(partner) + 1 if shared else number
-        while at < number and self._order_shared[at] >= shared > 0:
+        at = self._order.index(partner) + 1 if shared else sample_index
+        while at < sample_index and self._order_shared[at] >= shared > 0:
             at += 1
-        self._order.insert(at, number)
+        self._order.insert(at, sample_index)
         self._order_shared.insert(at, shared)
         self.samples.append(sample)
         self._shared.append(shared)
@@ -133,26 +133,28 @@ class TreeRow:
         A target that several samples train is there for each.
         """
         ids = [_array(sample["input_ids"]) for sample in self.samples]
-        lengths = [len(ids[number]) for number in self._order]
+        lengths = [len(ids[sample_index]) for sample_index in self._order]
         parents, ends, depths = _segments(lengths, self._order_shared)
         sizes = depths - np.where(parents < 0, 0, depths[parents])
         cu_seqlens = offsets_of(sizes)
         none = np.zeros(0, dtype=np.int32)
         every = np.arange(len(parents), dtype=np.int32)
-        paths = PackTree(parents, every, none, none).places(cu_seqlens)
+        paths = PackTree(parents, every, none, none).positions(cu_seqlens)
         shift_labels = np.full(int(cu_seqlens[-1]), IGNORE_INDEX)
         token_index, old_log_probs, num_targets = [], [], []
-        for number, end in enumerate(ends[np.argsort(self._order)].tolist()):
-            sample, places = self.samples[number], paths.row(end)
+        for sample_index, end in enumerate(ends[np.argsort(self._order)].tolist()):
+            sample, positions = self.samples[sample_index], paths.row(end)
             predicting = np.flatnonzero(np.asarray(sample["completion_mask"])[1:])
-            shift_labels[places[predicting]] = ids[number][predicting + 1]
-            token_index.append(places[predicting])
+            shift_labels[positions[predicting]] = ids[sample_index][predicting + 1]
+            token_index.append(positions[predicting])
             old_log_probs.append(np.asarray(sample["old_log_probs"])[predicting + 1])
             num_targets.append(len(predicting))
         advantages = np.array([sample["advantage"] for sample in self.samples], dtype=np.float32)
         pairs = zip(self._order, self._order_shared, strict=True)
         arrays = {
-            "input_ids": np.concatenate([ids[number][shared:] for number, shared in pairs]),
+            "input_ids": np.concatenate(
+                [ids[sample_index][shared:] for sample_index, shared in pairs]
+            ),
             "position_ids": ranges(depths - sizes, sizes),
             "shift_labels": shift_labels,
             "tree_kv_index": paths.values,
@@ -170,9 +172,9 @@ class TreeRow:
         """Return how many tokens are shared with the row, a sample that shares them, and the place
         of their bytes, the ``key``, in ``_keys``.
         """
-        place = bisect_left(self._keys, key)
+        index = bisect_left(self._keys, key)
         shared, partner = 0, -1
-        for neighbor in range(max(place - 1, 0), min(place + 1, len(self._keys))):
+        for neighbor in range(max(index - 1, 0), min(index + 1, len(self._keys))):
             other = np.frombuffer(self._keys[neighbor], dtype=np.int64)
             common = min(len(ids), len(other))
             differs = ids[:common] != other[:common]
@@ -181,7 +183,7 @@ class TreeRow:
             same -= not same == len(ids) == len(other)
             if same > shared:
                 shared, partner = same, self._sorted[neighbor]
-        return shared, partner, place
+        return shared, partner, index
 
 
 class TokenBudgetBatcher(IterableDataset[list[TreeRow]]):
@@ -293,9 +295,9 @@ class TokenBudgetBatcher(IterableDataset[list[TreeRow]]):
 
     def _rows(self, samples: list[dict[str, Any]], step: StepPlan) -> Iterator[list[TreeRow]]:
         by_rank = [step.micro_batches(rank) for rank in range(self.num_processes)]
-        for number in range(step.num_micro_batches):
+        for micro_batch in range(step.num_micro_batches):
             yield [
-                _row([samples[sample] for sample in sorted(rows[number].tolist())])
+                _row([samples[sample] for sample in sorted(rows[micro_batch].tolist())])
                 for rows in by_rank
             ]
 

@@ -147,12 +147,12 @@ def rearrange_micro_batches(
     lengths = (
         input_ids.offsets().diff() if input_ids.is_nested else batch["attention_mask"].sum(dim=1)
     )
-    numbers = lengths.cpu().numpy()
+    values = lengths.cpu().numpy()
 
     def plan(min_number: int | None) -> list[list[int]]:
         try:
             return micro_batch_indices(
-                numbers, max_token_len, num_batches_divided_by, min_number, force_group_size
+                values, max_token_len, num_batches_divided_by, min_number, force_group_size
             )
         except OversizedSampleError as error:
             raise OversizedSampleError(
@@ -165,7 +165,7 @@ def rearrange_micro_batches(
         except (InvalidLengthsError, OversizedSampleError) as error:
             rows, failure = [], error
         # A rank without a plan takes part in the collective: the others would wait in it.
-        facts = [len(rows), -(len(numbers) // force_group_size), int(failure is not None)]
+        facts = [len(rows), -(len(values) // force_group_size), int(failure is not None)]
         largest = torch.tensor(facts, device=lengths.device)
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=dp_group)
         most, fewest, failed = largest.tolist()

@@ -79,8 +79,8 @@ def _packed_masks(rows: PackRows) -> tuple[AnyArray, Offsets]:
     # Every mask begins at a byte boundary, so a row can be read without its neighbors.
     offsets = offsets_of(-(-np.diff(tokens) // 8))
     padded = np.zeros(8 * int(offsets[-1]), dtype=np.bool_)
-    for begin, (a, b) in zip((8 * offsets[:-1]).tolist(), pairwise(tokens.tolist()), strict=True):
-        padded[begin : begin + b - a] = rows.loss_mask[a:b]
+    for start, (a, b) in zip((8 * offsets[:-1]).tolist(), pairwise(tokens.tolist()), strict=True):
+        padded[start : start + b - a] = rows.loss_mask[a:b]
     return np.packbits(padded, bitorder="little"), offsets
 
 
@@ -194,7 +194,7 @@ class ShardWriter:
             column.data
             for column in (rows.input_ids, bits, rows.lengths, rows.sample_ids, rows.starts)
         )
-        places = zip(
+        row_bounds = zip(
             pairwise(tokens),
             pairwise(segments),
             pairwise(mask_offsets.tolist()),
@@ -203,7 +203,7 @@ class ShardWriter:
         )
         checksums = [
             row_checksum(ids[a:b], masks[e:f], lengths[c:d], sample_ids[c:d], starts[c:d], *rest)
-            for (a, b), (c, d), (e, f), rest in places
+            for (a, b), (c, d), (e, f), rest in row_bounds
         ]
         checksum_column = np.array(checksums, dtype=np.uint64)
         self.batches += batch_digest(checksum_column)
@@ -230,8 +230,8 @@ class ShardWriter:
         self, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None
     ) -> None:
         """Append packs, with these attachments in place of their own, and write the footer."""
-        for begin in range(0, len(packs), BATCH_ROWS):
-            batch = slice(begin, begin + BATCH_ROWS)
+        for start in range(0, len(packs), BATCH_ROWS):
+            batch = slice(start, start + BATCH_ROWS)
             self.add(
                 PackRows.of_packs(packs[batch], None if attachments is None else attachments[batch])
             )

@@ -79,7 +79,7 @@ class StreamLog:
         """Return true once a header claims the directory for packs."""
         return bool(self.store.size(_HEADER))
 
-    def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
+    def claim(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
         """Claim the directory for packs of this identity, or check that it already has this
         identity.
 
@@ -143,18 +143,18 @@ class StreamLog:
         Raises:
             CorruptFileError: a record is damaged, or the running sums do not add up.
         """
-        numbers = self.committed()
-        num_known = next(seq for seq in count() if seq not in numbers)
+        seqs = self.committed()
+        num_known = next(seq for seq in count() if seq not in seqs)
         shards: list[ShardRecord] = []
         for first in range(0, num_known, _READ_AT_ONCE):
-            seqs = range(first, min(first + _READ_AT_ONCE, num_known))
+            read_seqs = range(first, min(first + _READ_AT_ONCE, num_known))
             try:
-                data = self._written(*map(_key, seqs))
+                data = self._written(*map(_key, read_seqs))
             except FileNotFoundError:
                 # A listing may be ahead of what can be read: only readable records count.
                 return shards, self.next_records(shards)
             end = append_records(
-                shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)]
+                shards, [self._parsed(seq, text) for seq, text in zip(read_seqs, data, strict=True)]
             )
             if end is not None:
                 return shards, end

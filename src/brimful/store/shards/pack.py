@@ -64,7 +64,7 @@ class SharedPack(Sharing, Protocol):
     def num_targets(self) -> int:
         """Targets of all samples."""
 
-    def places(self, cu_seqlens: AnyIntArray) -> Ragged:
+    def positions(self, cu_seqlens: AnyIntArray) -> Ragged:
         """Return the place in the pack of each token of each sample: one row for each sample."""
 
     def without_targets(self) -> SharedPack:

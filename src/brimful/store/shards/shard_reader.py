@@ -136,7 +136,7 @@ class ShardReader:
             raise CorruptFileError(
                 f"{path} cannot be read as a shard: {str(error).splitlines()[0]}"
             ) from error
-        versions = {str(number).encode(): number for number in CONTENTS}
+        versions = {str(version).encode(): version for version in CONTENTS}
         if version not in versions:
             known = ", ".join(map(str, versions.values()))
             raise CorruptFileError(
@@ -191,11 +191,11 @@ class ShardReader:
             raise CorruptFileError(f"{self.path} has no row {row}: {WRITE_AGAIN}")
         ids = batch.ids[batch.id_offsets[i] : batch.id_offsets[i + 1]]
         bits = batch.bits[batch.mask_offsets[i] : batch.mask_offsets[i + 1]]
-        begin, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
+        first, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
         lengths, sample_ids, starts = (
-            batch.lengths[begin:end],
-            batch.sample_ids[begin:end],
-            batch.starts[begin:end],
+            batch.lengths[first:end],
+            batch.sample_ids[first:end],
+            batch.starts[first:end],
         )
         # The views share the mapped file, which may change under an open reader: check at every
         # read.
@@ -205,7 +205,7 @@ class ShardReader:
             raise CorruptFileError(
                 f"{self.path}: row {row} has other bytes than were written: {WRITE_AGAIN}"
             )
-        cu_seqlens = batch.cu_seqlens[begin : end + 1]
+        cu_seqlens = batch.cu_seqlens[first : end + 1]
         # Positional options: keyword arguments take as long as unpacking the bits.
         mask = np.unpackbits(bits, None, len(ids), "little").view(_BOOL)
         return Pack(

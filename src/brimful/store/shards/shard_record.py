@@ -132,7 +132,7 @@ def add_shard(
     files: BlobGroup,
     seq: int,
     blob: Blob,
-    numbers: tuple[int, int, int, int],
+    counts: tuple[int, int, int, int],
     producer_id: str,
     **facts: Any,
 ) -> ShardRecord:
@@ -141,12 +141,12 @@ def add_shard(
 
     Args:
         files, seq, blob: of the shard.
-        numbers: packs and tokens of this shard, and of this and all earlier shards.
+        counts: packs and tokens of this shard, and of this and all earlier shards.
         producer_id, facts: further fields of the record.
     """
     key = f"shards/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
     files.add(key, blob)
-    return ShardRecord(seq, key, blob.size, blob.xxh3_128, *numbers, producer_id, **facts)
+    return ShardRecord(seq, key, blob.size, blob.xxh3_128, *counts, producer_id, **facts)
 
 
 def parsed_record(data: bytes, name: str) -> ShardRecord | EndRecord:
@@ -154,9 +154,9 @@ def parsed_record(data: bytes, name: str) -> ShardRecord | EndRecord:
     records.
     """
     values = parsed_json(data, name)
-    kinds: dict[Any, type[ShardRecord | EndRecord]] = {"shard": ShardRecord, "end": EndRecord}
+    types: dict[Any, type[ShardRecord | EndRecord]] = {"shard": ShardRecord, "end": EndRecord}
     try:
-        return kinds[values.pop("type", None)](**values)
+        return types[values.pop("type", None)](**values)
     except KeyError:
         raise CorruptFileError(f"{name} does not follow from the records before it") from None
     except TypeError as error:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Tokens:
+class _WaitingTokens:
     """Tokens of one waiting sample from its token ``start``, and the number that have left.
 
     Places of its media are counted from the sample's first token.
@@ -60,7 +60,7 @@ class WaitingSamples:
 
     def __init__(self, *, splits: bool) -> None:
         self._splits = splits
-        self._samples: dict[int, list[_Tokens]] = {}
+        self._samples: dict[int, list[_WaitingTokens]] = {}
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -79,7 +79,9 @@ class WaitingSamples:
         """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their
         places in the sample.
         """
-        self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
+        self._samples.setdefault(sample_id, []).append(
+            _WaitingTokens(start, input_ids, loss_mask, media)
+        )
 
     def pack(
         self, sample_ids: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
@@ -89,28 +91,28 @@ class WaitingSamples:
         Raises:
             OversizedSampleError: a sample was cut within a medium.
         """
-        parts = [self._part(*place) for place in zip(sample_ids, starts, strict=True)]
-        begins = [start - part.start for start, part in zip(starts, parts, strict=True)]
+        pieces = [self._piece(*key) for key in zip(sample_ids, starts, strict=True)]
+        offsets = [start - piece.start for start, piece in zip(starts, pieces, strict=True)]
         spans = [
-            slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)
+            slice(offset, offset + length) for offset, length in zip(offsets, lengths, strict=True)
         ]
         try:
             return assemble_pack(
-                [part.input_ids[span] for part, span in zip(parts, spans, strict=True)],
-                [part.loss_mask[span] for part, span in zip(parts, spans, strict=True)],
+                [piece.input_ids[span] for piece, span in zip(pieces, spans, strict=True)],
+                [piece.loss_mask[span] for piece, span in zip(pieces, spans, strict=True)],
                 sample_ids,
                 starts,
-                [part.media for part in parts],
+                [piece.media for piece in pieces],
             )
         except CollateError as error:
             raise OversizedSampleError(
                 f"{error.message}: choose {setting('overflow', 'drop')}"
             ) from error
 
-    def _part(self, sample_id: int, start: int) -> _Tokens:
-        parts = self._samples[sample_id]
+    def _piece(self, sample_id: int, start: int) -> _WaitingTokens:
+        pieces = self._samples[sample_id]
         return next(
-            part for part in parts if part.start <= start < part.start + len(part.input_ids)
+            piece for piece in pieces if piece.start <= start < piece.start + len(piece.input_ids)
         )
 
     def take(self, packs: StreamPacks) -> list[Pack]:
@@ -126,13 +128,13 @@ class WaitingSamples:
         return ready
 
     def _drop(self, sample_id: int, start: int, length: int) -> None:
-        parts = self._samples[sample_id]
-        part = self._part(sample_id, start)
-        part.num_left += length
+        pieces = self._samples[sample_id]
+        piece = self._piece(sample_id, start)
+        piece.num_left += length
         # Tokens that a policy cut off never leave; only a split sample leaves in parts.
-        if not self._splits or part.num_left == len(part.input_ids):
-            parts.remove(part)
-        if not parts:
+        if not self._splits or piece.num_left == len(piece.input_ids):
+            pieces.remove(piece)
+        if not pieces:
             del self._samples[sample_id]
 
 

@@ -110,9 +110,9 @@ class DirectoryFeed(Feed):
             cache_dir,
         )
         self.title = str(self._directory if only is None else self._directory / only)
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._files: dict[str, _Progress] = {}
         self._unsettled: dict[str, None] = {}
         self._current = ""
@@ -137,7 +137,7 @@ class DirectoryFeed(Feed):
                 continue
             name = self._queue[0]
             progress = self._files.setdefault(name, _Progress())
-            place = progress.rows, progress.bytes, progress.is_done
+            earlier = progress.rows, progress.bytes, progress.is_done
             next_id, room = first_id + len(samples), most - len(samples)
             if name.lower().endswith(LINE_ENDINGS):
                 taken = self._take_lines(name, progress, room, is_last)
@@ -148,7 +148,7 @@ class DirectoryFeed(Feed):
                     else self._take_rows(name, progress, room)
                 )
             samples += [numbered(sample, next_id + index) for index, sample in enumerate(taken)]
-            is_moved = (progress.rows, progress.bytes, progress.is_done) != place
+            is_moved = (progress.rows, progress.bytes, progress.is_done) != earlier
             if is_moved:
                 has_moved = True
                 self._unsettled[name] = None
@@ -283,9 +283,9 @@ class DirectoryFeed(Feed):
         """
         path = self._directory / name
         with open(path, "rb") as file:
-            begin = max(0, progress.bytes - _CHECKED_BYTES)
-            file.seek(begin)
-            tail = file.read(progress.bytes - begin)
+            start = max(0, progress.bytes - _CHECKED_BYTES)
+            file.seek(start)
+            tail = file.read(progress.bytes - start)
             if progress.check not in ("", fingerprint_bytes(tail)):
                 raise SourceError(
                     f"{path} was changed before byte {progress.bytes:,}, up to which it was read"
@@ -320,8 +320,8 @@ class DirectoryFeed(Feed):
                 self._readings[name] = reading
                 progress.format = reading.format.name
         samples = [
-            sample_of(row, reading, f"{path}: row {number}")
-            for number, row in enumerate(rows, progress.rows)
+            sample_of(row, reading, f"{path}: row {row_index}")
+            for row_index, row in enumerate(rows, progress.rows)
         ]
         progress.check = fingerprint_bytes((tail + data[:num_bytes])[-_CHECKED_BYTES:])
         progress.rows += len(rows)
@@ -338,7 +338,7 @@ class DirectoryFeed(Feed):
         self._unsettled.clear()
 
     def seek(self, cursors: Sequence[Cursor]) -> None:
-        self._begin()
+        self._start()
         for cursor in cursors:
             self._current = cursor["current"]
             self._files.update(

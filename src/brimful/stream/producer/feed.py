@@ -147,8 +147,8 @@ class IteratorFeed(Feed):
         if not self._pass_committed(most):
             return []
         self._read_until(self._position + most)
-        begin = self._position - self._first
-        rows = self._rows[begin : begin + most]
+        start = self._position - self._first
+        rows = self._rows[start : start + most]
         if not rows:
             self.is_ended = self._is_exhausted
             return []

@@ -53,7 +53,7 @@ class ProducerStatistics:
 
     def __str__(self) -> str:
         num_dropped = "".join(
-            f", {number:,} {reason}" for reason, number in self.dropped.items() if number
+            f", {count:,} {reason}" for reason, count in self.dropped.items() if count
         )
         return (
             f"{counted(self.samples_read, 'sample')} read, {self.samples_packed:,} packed, "
@@ -98,7 +98,7 @@ class PackingWindow:
                     sample_id, sample.input_ids, sample.loss_mask, media=sample.attachments
                 )
         # Replaced, not changed: the state in the last record holds the counts that it was made with.
-        self.counts = {name: number + counts.get(name, 0) for name, number in self.counts.items()}
+        self.counts = {name: count + counts.get(name, 0) for name, count in self.counts.items()}
         self.ready += self._waiting.take(packs)
 
     def finish(self, min_packs: int = 0) -> None:
@@ -132,7 +132,7 @@ class PackingWindow:
     def counts_after(self, packs: Sequence[Pack]) -> dict[str, int]:
         """Return the counts after a shard of these packs."""
         new = {"packs": len(packs), "tokens": sum(map(len, packs)), "shards": 1}
-        return {name: number + new.get(name, 0) for name, number in self.counts.items()}
+        return {name: count + new.get(name, 0) for name, count in self.counts.items()}
 
     def drop_committed(self, num_packs: int, counts: dict[str, int]) -> None:
         """Forget the first ready packs, which are in a shard now."""

@@ -143,8 +143,8 @@ class PackingProducer:
         check_apart(source, self.directory)
         # Two machines may have other files under one name, and two producers may read other columns.
         is_local = isinstance(source, (str, os.PathLike)) and os.path.exists(source)
-        place = [socket.gethostname(), os.path.realpath(source), repr(rows)] if is_local else None
-        self._source = fingerprint_of(place) if place else None
+        origin = [socket.gethostname(), os.path.realpath(source), repr(rows)] if is_local else None
+        self._source = fingerprint_of(origin) if origin else None
         self.name = self._settings.producer
         self._notes = dict(notes or {})
         self._writer_id = new_producer_id()
@@ -225,7 +225,7 @@ class PackingProducer:
         """Take samples, or commit one shard; return false if there was nothing to do."""
         if self.is_finished:
             return False
-        if self._registration is None and not self._begin(close=close):
+        if self._registration is None and not self._start(close=close):
             return False
         try:
             if not self._is_current:
@@ -319,7 +319,7 @@ class PackingProducer:
         assert self._registration is not None
         return self._registration
 
-    def _begin(self, *, close: bool) -> bool:
+    def _start(self, *, close: bool) -> bool:
         """Claim the stream and register, once the encoding mode is known; return false until
         then.
         """
@@ -382,7 +382,7 @@ class PackingProducer:
         packs, ready_packs = window.ready[:num_packs], window.ready[num_packs:]
         counts = window.counts_after(packs)
         with BlobGroup(self._store) as files:
-            folder = f"carry/{self._own.number:06d}"
+            folder = f"carry/{self._own.index:06d}"
             carry_over = save_carry_over(
                 files, folder, len(records), ready_packs, window.segments(), self._carried_media
             )

@@ -106,9 +106,9 @@ class SeenRecords:
         blob = files.blob(f"shards/{seq:08d}")
         batches = write_packs_to(blob, packs, media)
         tokens = sum(map(len, packs))
-        numbers = (len(packs), tokens, num_packs + len(packs), num_tokens + tokens)
+        totals = (len(packs), tokens, num_packs + len(packs), num_tokens + tokens)
         return add_shard(
-            files, seq, blob, numbers, writer_id, state=state, media=media_facts, batches=batches
+            files, seq, blob, totals, writer_id, state=state, media=media_facts, batches=batches
         )
 
     def clear_carry_over(self) -> None:

@@ -52,13 +52,13 @@ class Registration:
     """One producer of a stream.
 
     Attributes:
-        number: from 0, in the order of registration.
+        index: from 0, in the order of registration.
         name: of the producer.
         settings: of its packing.
         source: fingerprint of its machine, its files and how it reads them; None for other rows.
     """
 
-    number: int
+    index: int
     name: str
     settings: dict[str, Any]
     source: Fingerprint | None = None
@@ -66,7 +66,7 @@ class Registration:
     @property
     def first_sample_id(self) -> int:
         """``sample_id`` of its first sample."""
-        return self.number * SAMPLES_OF_PRODUCER
+        return self.index * SAMPLES_OF_PRODUCER
 
 
 class Producers:
@@ -136,15 +136,15 @@ class Producers:
     def close(self, producer: Registration, counts: dict[str, Any]) -> None:
         """Record that a producer is closed."""
         self._store.put_if_absent(
-            f"producers/{producer.number:06d}-closed.json", json.dumps(counts).encode()
+            f"producers/{producer.index:06d}-closed.json", json.dumps(counts).encode()
         )
 
     def is_closed(self, producer: Registration) -> bool:
         """Return true if a producer is closed."""
-        return self._store.size(f"producers/{producer.number:06d}-closed.json") is not None
+        return self._store.size(f"producers/{producer.index:06d}-closed.json") is not None
 
-    def _read(self, number: int) -> Registration | None:
-        key = f"producers/{number:06d}.json"
+    def _read(self, index: int) -> Registration | None:
+        key = f"producers/{index:06d}.json"
         try:
             data = self._store.get(key)
         except FileNotFoundError:
@@ -153,9 +153,7 @@ class Producers:
             return None
         try:
             values = json.loads(data)
-            return Registration(
-                number, values["producer"], values["settings"], values.get("source")
-            )
+            return Registration(index, values["producer"], values["settings"], values.get("source"))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
 
@@ -183,13 +181,13 @@ def mode_of_arrivals(
     if close and not rows and feed.is_ended:
         raise SourceError(f"{feed.title} is empty: no sample to pack")
     feed.seek([])
-    kinds = {row.kind for row in rows if isinstance(row, Sample)}
-    if not kinds:
+    types = {row.kind for row in rows if isinstance(row, Sample)}
+    if not types:
         error = next((row for row in rows if isinstance(row, BadSampleError)), None)
         if error is not None:
             raise error
         return None
-    return Mode(kinds.pop()) if len(kinds) == 1 else Mode.CHAT
+    return Mode(types.pop()) if len(types) == 1 else Mode.CHAT
 
 
 def claim_stream(
@@ -219,7 +217,7 @@ def claim_stream(
             }
         try:
             # A stream has no plan; a random name distinguishes it from the states of other streams.
-            log.begin({**identity, "plan": uuid.uuid4().hex, "lanes": settings.lanes}, dict(notes))
+            log.claim({**identity, "plan": uuid.uuid4().hex, "lanes": settings.lanes}, dict(notes))
         except StoreMismatchError:
             # Another producer began it at the same time, under another name.
             logging.getLogger("brimful").debug("%s: another producer began it", log.store.url)

@@ -62,11 +62,11 @@ def flat_row(batch: PackedBatch) -> PackedBatch:
     ([5, 6, 7, 5, 6, 8], [0, 3, 6], [0, 1])
     """
     tree = tree_of(batch)
-    places = tree.places(batch.cu_seqlens)
-    index = places.values
-    lengths = np.diff(places.offsets).astype(np.int32)
+    positions = tree.positions(batch.cu_seqlens)
+    index = positions.values
+    lengths = np.diff(positions.offsets).astype(np.int32)
     labels = np.full(len(index), IGNORE_INDEX, dtype=np.int64)
-    targets = tree.target_places(Ragged(np.arange(len(index)), places.offsets)).values
+    targets = tree.target_positions(Ragged(np.arange(len(index)), positions.offsets)).values
     labels[targets] = batch.input_ids[index[targets]]
     (no_loss,) = np.nonzero(np.isin(tree.ends, batch.no_loss))
     return PackedBatch(
@@ -74,7 +74,7 @@ def flat_row(batch: PackedBatch) -> PackedBatch:
         labels=labels,
         position_ids=batch.position_ids[index],
         segment_index=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
-        cu_seqlens=places.offsets.astype(np.int32),
+        cu_seqlens=positions.offsets.astype(np.int32),
         num_segments=len(lengths),
         sample_ids=batch.sample_ids[tree.ends],
         num_loss_tokens=len(targets),
@@ -106,9 +106,9 @@ def summed_weights(
     row = flat_row(batch)
     (targets,) = np.nonzero(row.labels != IGNORE_INDEX)
     tree = tree_of(batch)
-    places = tree.target_places(tree.places(batch.cu_seqlens)).values
+    positions = tree.target_positions(tree.positions(batch.cu_seqlens)).values
     weights = np.asarray(weigh(row), dtype=np.float64)[targets]
-    return np.bincount(places, weights, len(batch.labels)).astype(np.float32)
+    return np.bincount(positions, weights, len(batch.labels)).astype(np.float32)
 
 
 def num_training_samples(batch: PackedBatch) -> Float32Array:

@@ -24,7 +24,7 @@ class Fork(NamedTuple):
     """A pack in which each branch repeats the last token of its trunk."""
 
     pack: Pack
-    places: Int64Array
+    positions: Int64Array
     """``int64[num_tokens]``: the place of each token in the pack that was forked."""
     segments: Int64Array
     """``int64[num_segments]``: the segment of each in the pack that was forked."""
@@ -56,7 +56,7 @@ def fork_of(pack: Pack) -> Fork:
     ([5, 6, 7, 6, 8], [0, 1, 2, 3, 5], [-1, 0, 1, 0], [1, 2, 3])
     """
     tree = tree_of(pack)
-    parents, begins = tree.parents.tolist(), pack.cu_seqlens.tolist()
+    parents, segment_starts = tree.parents.tolist(), pack.cu_seqlens.tolist()
     lengths = np.diff(pack.cu_seqlens).tolist()
     num_branches = [0] * len(parents)
     for segment, parent in enumerate(parents):
@@ -64,47 +64,47 @@ def fork_of(pack: Pack) -> Fork:
             num_branches[parent] += 1
     forks = [count > 1 for count in num_branches]
     for item in pack.attachments:
-        if forks[item.segment] and item.start + item.length == begins[item.segment + 1]:
+        if forks[item.segment] and item.start + item.length == segment_starts[item.segment + 1]:
             raise CollateError(
                 f"sample {int(pack.sample_ids[item.segment])}: {item.title} ends where its samples "
                 f"part, and a branch cannot repeat a part of it: set {setting('branch', 'index')}"
             )
     ends = set(tree.ends.tolist())
-    parts = _Parts()
+    segments = _ForkSegments()
     # The new segment that branches of a trunk follow, and the one that its first branch and its
     # empty ones follow.
     trunk_of, joint_of = [-1] * len(parents), [-1] * len(parents)
     is_first = [True] * len(parents)
     new_ends = []
     for segment, parent in enumerate(parents):
-        begin, stop = begins[segment], begins[segment + 1] - forks[segment]
+        start, stop = segment_starts[segment], segment_starts[segment + 1] - forks[segment]
         new_parent, repeated = -1, -1
         if parent >= 0:
             # The first branch goes on after the joint, where a sample has ended.
             at_joint = not lengths[segment] or is_first[parent]
             new_parent = joint_of[parent] if at_joint else trunk_of[parent]
             if forks[parent] and lengths[segment] and not (is_first[parent] and parent in ends):
-                repeated = begins[parent + 1] - 1
+                repeated = segment_starts[parent + 1] - 1
             if lengths[segment]:
                 is_first[parent] = False
         end = new_parent
-        if not forks[segment] or stop > begin or repeated >= 0:
-            end = parts.add(segment, new_parent, repeated, begin, stop)
+        if not forks[segment] or stop > start or repeated >= 0:
+            end = segments.add(segment, new_parent, repeated, start, stop)
         trunk_of[segment] = joint_of[segment] = end
         if forks[segment] and segment in ends:
-            joint_of[segment] = parts.add(segment, end, -1, stop, stop + 1)
+            joint_of[segment] = segments.add(segment, end, -1, stop, stop + 1)
         if segment in ends:
             new_ends.append(joint_of[segment])
-    return parts.fork(pack, tree, np.array(new_ends, dtype=np.int32))
+    return segments.fork(pack, tree, np.array(new_ends, dtype=np.int32))
 
 
-class _Parts:
+class _ForkSegments:
     """Segments of a fork, in depth-first order."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int, int]] = []
 
-    def add(self, segment: int, parent: int, repeated: int, begin: int, stop: int) -> int:
+    def add(self, segment: int, parent: int, repeated: int, start: int, stop: int) -> int:
         """Add a segment, and return its number.
 
         Args:
@@ -113,46 +113,46 @@ class _Parts:
             repeated: place of the token before its own; -1 for none.
             begin, stop: places of its own tokens.
         """
-        self._rows.append((segment, parent, repeated, begin, stop))
+        self._rows.append((segment, parent, repeated, start, stop))
         return len(self._rows) - 1
 
     def fork(self, pack: Pack, tree: PackTree, ends: Int32Array) -> Fork:
         """Return the fork of these segments, whose samples end with ``ends``."""
-        segments, parents, repeated, begins, stops = np.array(self._rows, dtype=np.int64).T
+        segments, parents, repeated, segment_starts, stops = np.array(self._rows, dtype=np.int64).T
         # Two ranges for each segment: the repeated token, if any, and its own tokens.
         is_repeated = repeated >= 0
-        sizes = np.stack([is_repeated, stops - begins], axis=1)
-        places = ranges(np.stack([repeated, begins], axis=1).ravel(), sizes.ravel())
+        sizes = np.stack([is_repeated, stops - segment_starts], axis=1)
+        positions = ranges(np.stack([repeated, segment_starts], axis=1).ravel(), sizes.ravel())
         cu_seqlens = offsets_of(sizes.sum(axis=1)).astype(np.int32)
-        starts = pack.starts[segments] + (begins - pack.cu_seqlens[segments]) - is_repeated
+        starts = pack.starts[segments] + (segment_starts - pack.cu_seqlens[segments]) - is_repeated
         # A segment that ends no sample has the id of the next, which is its first branch.
         next_end = np.searchsorted(ends, np.arange(len(segments)))
         sample_ids = pack.sample_ids[tree.ends][np.minimum(next_end, len(ends) - 1)]
-        place_of, segment_of = _first_of(places), _first_of(segments)
+        position_of, segment_of = _first_of(positions), _first_of(segments)
         attachments = [
-            replace(item, start=int(place_of[item.start]), segment=int(segment_of[item.segment]))
+            replace(item, start=int(position_of[item.start]), segment=int(segment_of[item.segment]))
             for item in pack.attachments
         ]
         new_tree = replace(tree, parents=parents.astype(np.int32), ends=ends)
         return Fork(
             Pack(
-                pack.input_ids[places],
-                pack.loss_mask[places],
+                pack.input_ids[positions],
+                pack.loss_mask[positions],
                 cu_seqlens,
                 sample_ids,
                 starts.astype(np.int32),
                 tuple(attachments),
                 new_tree,
             ),
-            places,
+            positions,
             segments,
         )
 
 
-def _first_of(numbers: Int64Array) -> Int64Array:
+def _first_of(values: Int64Array) -> Int64Array:
     """Return the index of the first occurrence of each number from 0 to the largest."""
-    first = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.int64)
-    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    first = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.int64)
+    first[values[::-1]] = np.arange(len(values))[::-1]
     return first
 
 
@@ -206,26 +206,26 @@ def forked_features(
     forks = [fork_of(pack) for pack in packs]
     if extras is None:
         return [fork.pack for fork in forks], None
-    parts = zip(packs, forks, extras, strict=True)
+    triples = zip(packs, forks, extras, strict=True)
     return [fork.pack for fork in forks], [
-        extra and _forked_extras(pack, fork, extra) for pack, fork, extra in parts
+        extra and _forked_extras(pack, fork, extra) for pack, fork, extra in triples
     ]
 
 
 def _forked_extras(pack: Pack, fork: Fork, extras: PackExtras) -> PackExtras:
     """Return the extras of a pack for its fork."""
-    places, segments, segment_of = fork.places, fork.segments, _first_of(fork.segments)
+    positions, segments, segment_of = fork.positions, fork.segments, _first_of(fork.segments)
     no_loss = extras.no_loss
     if no_loss is not None:
         no_loss = tree_of(fork.pack).ends[tree_of(pack).samples_through(no_loss)]
     return PackExtras(
-        None if extras.loss_weights is None else extras.loss_weights[places],
+        None if extras.loss_weights is None else extras.loss_weights[positions],
         None if extras.source_ids is None else extras.source_ids[segments],
-        None if extras.rope_positions is None else extras.rope_positions[:, places],
+        None if extras.rope_positions is None else extras.rope_positions[:, positions],
         tuple(
             replace(item, segments=segment_of[item.segments].astype(np.int32))
             for item in extras.attached
         ),
         no_loss,
-        tuple(replace(column, values=column.values[places]) for column in extras.columns),
+        tuple(replace(column, values=column.values[positions]) for column in extras.columns),
     )

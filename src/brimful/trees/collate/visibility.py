@@ -77,7 +77,7 @@ def attention_runs(batch: PackedBatch) -> AttentionRuns:
     is_first = (parents < 0) | (cu_seqlens[segments] != cu_seqlens[parents + 1])
     (first,) = np.nonzero(is_first)
     last = segments[np.append(first[1:], len(segments)) - 1]
-    keys = replace(tree, ends=last).places(cu_seqlens)
+    keys = replace(tree, ends=last).positions(cu_seqlens)
     boundaries = np.append(cu_seqlens[segments[first]], cu_seqlens[-1])
     return AttentionRuns(keys.values, boundaries, keys.offsets.astype(np.int32))
 
@@ -92,12 +92,12 @@ def predictors(batch: PackedBatch) -> Int64Array:
     >>> predictors(lay_out([toy_tree([[5, 6, 7], [5, 6, 8]])])).tolist()
     [-1, 0, 1, 1]
     """
-    places = np.arange(-1, len(batch.input_ids) - 1, dtype=np.int64)
+    positions = np.arange(-1, len(batch.input_ids) - 1, dtype=np.int64)
     (segments,) = np.nonzero(batch.lengths)
     parents = tree_of(batch).parents[segments]
     before = np.where(parents < 0, -1, batch.cu_seqlens[parents + 1] - 1)
-    places[batch.cu_seqlens[segments]] = before
-    return places
+    positions[batch.cu_seqlens[segments]] = before
+    return positions
 
 
 def loss_terms(batch: PackedBatch) -> LossTerms:
@@ -113,8 +113,8 @@ def loss_terms(batch: PackedBatch) -> LossTerms:
     samples = np.full(len(batch.labels), -1, dtype=np.int64)
     ranges = np.stack(tree_of(batch).target_ranges(batch.cu_seqlens), axis=1)
     # From the last sample to the first, so that the first of a shared target remains.
-    for sample, begin, end in ranges[::-1].tolist():
-        samples[begin:end] = sample
+    for sample, start, end in ranges[::-1].tolist():
+        samples[start:end] = sample
     return LossTerms(
         predictors(batch)[targets],
         batch.labels[targets],
@@ -138,9 +138,9 @@ def terms_of_samples(batch: PackedBatch) -> Ragged:
     [[0, 1], [0, 2]]
     """
     tree = tree_of(batch)
-    number = np.cumsum(batch.labels != IGNORE_INDEX, dtype=np.int64) - 1
-    targets = tree.target_places(tree.places(batch.cu_seqlens))
-    return Ragged(number[targets.values], targets.offsets)
+    target_index = np.cumsum(batch.labels != IGNORE_INDEX, dtype=np.int64) - 1
+    targets = tree.target_positions(tree.positions(batch.cu_seqlens))
+    return Ragged(target_index[targets.values], targets.offsets)
 
 
 class SampleTargets(NamedTuple):
@@ -168,10 +168,10 @@ def targets_of_samples(batch: PackedBatch) -> SampleTargets:
     ([0, 1, 0, 1], [6, 7, 6, 8], [0, 0, 1, 1])
     """
     tree = tree_of(batch)
-    places = tree.places(batch.cu_seqlens)
-    numbers = tree.target_places(Ragged(np.arange(len(places.values)), places.offsets))
+    positions = tree.positions(batch.cu_seqlens)
+    indices = tree.target_positions(Ragged(np.arange(len(positions.values)), positions.offsets))
     return SampleTargets(
-        places.values[numbers.values - 1],
-        batch.input_ids[places.values[numbers.values]],
-        np.repeat(np.arange(tree.num_samples), np.diff(numbers.offsets)),
+        positions.values[indices.values - 1],
+        batch.input_ids[positions.values[indices.values]],
+        np.repeat(np.arange(tree.num_samples), np.diff(indices.offsets)),
     )

@@ -66,15 +66,15 @@ def _count_copies(
 ) -> None:
     """Count the copies of each trunk, children before parents; to be compiled."""
     for trunk in range(num_leaves, len(parents)):
-        number = copies[trunk]
+        num_copies = copies[trunk]
         for budget in range(len(capacities)):
             room = capacities[budget] - depths[trunk, budget]
             if room > 0:
-                number = max(number, -(-loads_below[trunk, budget] // room))
-        copies[trunk] = number
+                num_copies = max(num_copies, -(-loads_below[trunk, budget] // room))
+        copies[trunk] = num_copies
         parent = parents[trunk]
-        copies[parent] = max(copies[parent], number)
+        copies[parent] = max(copies[parent], num_copies)
         for budget in range(len(capacities)):
             loads_below[parent, budget] += (
-                loads_below[trunk, budget] + lengths[trunk, budget] * number
+                loads_below[trunk, budget] + lengths[trunk, budget] * num_copies
             )

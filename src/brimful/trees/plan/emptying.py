@@ -36,23 +36,23 @@ def emptied(forest: Forest, packs: Packing, capacities: Int64Array) -> Packing:
     # Packs side by side share trees.
     ranks = np.empty(len(packs), dtype=np.int64)
     ranks[np.argsort(packs.items[packs.offsets[:-1]], kind="stable")] = np.arange(len(packs))
-    num_parts = -(-len(packs) // _AT_ONCE)
-    part_of_pack = ranks * num_parts // len(packs)
+    num_groups = -(-len(packs) // _AT_ONCE)
+    group_of_pack = ranks * num_groups // len(packs)
     pack = np.empty(forest.num_leaves, dtype=np.int64)
     pack[packs.items] = np.repeat(np.arange(len(packs)), packs.sizes)
-    parts = packs_of(part_of_pack[pack], num_parts)
-    leaves = parts.items.astype(np.int64, copy=False)
-    trunks = trunks_with_previous(forest, parts.offsets, leaves)
+    groups = packs_of(group_of_pack[pack], num_groups)
+    leaves = groups.items.astype(np.int64, copy=False)
+    trunks = trunks_with_previous(forest, groups.offsets, leaves)
     shared = forest.depths_of(trunks)
     is_open = np.ones(len(packs), dtype=np.bool_)
-    for part in range(num_parts):
-        rows = slice(int(parts.offsets[part]), int(parts.offsets[part + 1]))
-        members = np.flatnonzero(part_of_pack == part)
-        number = np.empty(len(packs), dtype=np.int64)
-        number[members] = np.arange(len(members))
+    for group in range(num_groups):
+        rows = slice(int(groups.offsets[group]), int(groups.offsets[group + 1]))
+        members = np.flatnonzero(group_of_pack == group)
+        index_in_group = np.empty(len(packs), dtype=np.int64)
+        index_in_group[members] = np.arange(len(members))
         placement = _Placement(
             Forest.of(forest.depths[leaves[rows]], shared[rows]),
-            packs_of(number[pack[leaves[rows]]], len(members)),
+            packs_of(index_in_group[pack[leaves[rows]]], len(members)),
             capacities,
         )
         placement.empty_emptiest()

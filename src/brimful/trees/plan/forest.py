@@ -81,30 +81,30 @@ class Forest:
         common = shared[:, 0]
         # Most leaves of many data sets are alone.
         is_shared = np.append(common > 0, False)
-        places = np.flatnonzero(is_shared[:-1] | is_shared[1:])
-        count = len(places)
+        indices = np.flatnonzero(is_shared[:-1] | is_shared[1:])
+        count = len(indices)
         fillings = [(2 * count, -1), (count, -1), *[(count, 0)] * 4, (count + 1, 0)]
         find = compiled(_find_trunks, count, worth=_WORTH_COMPILING, sum_calls=True)
         # Python reads a number of its own arrays in a third of the time that one of NumPy takes.
         found = [array("q", [value]) * size for size, value in fillings]
-        columns = [np.frombuffer(numbers, dtype=np.int64) for numbers in found]
+        columns = [np.frombuffer(nodes, dtype=np.int64) for nodes in found]
         if find is not None:
-            num_trunks = find(np.ascontiguousarray(common[places]), *columns)
+            num_trunks = find(np.ascontiguousarray(common[indices]), *columns)
         else:
-            num_trunks = _find_trunks(array("q", common[places].tobytes()), *found)
-        parents_of_places, gaps_of_places, *of_trunks = columns
+            num_trunks = _find_trunks(array("q", common[indices].tobytes()), *found)
+        parents_of_indices, gaps_of_indices, *of_trunks = columns
         first, last, row, closing = (column[:num_trunks] for column in of_trunks[:4])
         # Children close before their parents, so trunks are numbered as they close.
         order = np.empty(num_trunks, dtype=np.int64)
         order[closing] = np.arange(num_trunks)
         # The last number is the one of no trunk.
-        numbers = np.append(num_leaves + closing, _NO_TRUNK)
+        nodes = np.append(num_leaves + closing, _NO_TRUNK)
         parents = np.full(num_leaves + num_trunks, _NO_TRUNK, dtype=np.int64)
         gaps = np.full(num_leaves, _NO_TRUNK, dtype=np.int64)
-        parents[places] = numbers[parents_of_places[:count]]
-        parents[num_leaves:] = numbers[parents_of_places[count:]][order]
-        gaps[places] = numbers[gaps_of_places]
-        first, last, row = (places[column[order]] for column in (first, last, row))
+        parents[indices] = nodes[parents_of_indices[:count]]
+        parents[num_leaves:] = nodes[parents_of_indices[count:]][order]
+        gaps[indices] = nodes[gaps_of_indices]
+        first, last, row = (indices[column[order]] for column in (first, last, row))
         return cls(np.concatenate([sizes, shared[row]]), parents, gaps, first, last + 1)
 
     @property
@@ -223,7 +223,7 @@ def _find_trunks(
     height, num_open, num_closed = 0, 0, 0
     for leaf in range(1, num_leaves + 1):
         depth = common[leaf] if leaf < num_leaves else 0
-        below, begin = leaf - 1, leaf - 1
+        below, start = leaf - 1, leaf - 1
         while height > 0 and common[row[stack[height - 1]]] > depth:
             height -= 1
             trunk = stack[height]
@@ -231,11 +231,11 @@ def _find_trunks(
             last[trunk] = leaf - 1
             closing[trunk] = num_closed
             num_closed += 1
-            below, begin = num_leaves + trunk, first[trunk]
+            below, start = num_leaves + trunk, first[trunk]
         if depth > 0:
             if height == 0 or common[row[stack[height - 1]]] < depth:
                 stack[height] = num_open
-                first[num_open], row[num_open] = begin, leaf
+                first[num_open], row[num_open] = start, leaf
                 height += 1
                 num_open += 1
             parents[below] = stack[height - 1]

@@ -226,7 +226,7 @@ def forest_of(
     if items.groups is not None:
         sizes_of_groups = np.diff(items.groups.offsets)
         group[items.groups.members] = np.repeat(np.arange(len(items.groups)), sizes_of_groups)
-    rows = np.lexsort((prefixes.places[ids], group))
+    rows = np.lexsort((prefixes.order_index[ids], group))
     ids, lengths = ids[rows], segments.lengths[rows].astype(np.int64)
     budgets = Budgets.of(settings.usable, settings.budgets)
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=lengths)

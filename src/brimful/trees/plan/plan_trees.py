@@ -65,13 +65,13 @@ def amounts(plan: PlannedPacks, table: LengthTable, budget: str) -> Int64Array:
     """
     sizes = table.budgets[budget][plan.sample_ids].astype(np.int64)
     sizes[~plan.ends_sample] = 0
-    rows, places = shared_places(plan, table)
+    rows, indices = shared_indices(plan, table)
     if budget in prefixes_of(table).amounts:
-        sizes[rows] -= prefixes_of(table).amounts[budget][places]
+        sizes[rows] -= prefixes_of(table).amounts[budget][indices]
     return sizes
 
 
-def shared_places(plan: PlannedPacks, table: LengthTable) -> tuple[Int64Array, Int64Array]:
+def shared_indices(plan: PlannedPacks, table: LengthTable) -> tuple[Int64Array, Int64Array]:
     """Return the segments of a plan of trees that end a sample which shares tokens with the
     sample before it in its pack, and where in the prefixes of the table this is: two times
     ``int64[num_sharing]``.
@@ -118,9 +118,9 @@ def validate(plan: PlannedPacks, table: LengthTable) -> None:
     # A segment that continues a segment of another sample: both samples begin with the same tokens.
     rows = np.flatnonzero((parent_rows >= 0) & (ids != ids[parent_rows]))
     prefixes = prefixes_of(table)
-    places = prefixes.between(ids[rows], ids[parent_rows[rows]])
+    indices = prefixes.between(ids[rows], ids[parent_rows[rows]])
     is_foreign = np.zeros(len(ids), dtype=np.bool_)
-    is_foreign[rows] = prefixes.shared[places] < starts[rows]
+    is_foreign[rows] = prefixes.shared[indices] < starts[rows]
     _refuse(plan, is_foreign, "continues tokens with which its sample does not begin")
     if int(stops[is_end].sum()) != plan.ledger.tokens_packed + plan.ledger.tokens_shared:
         raise PlanMismatchError("the shared tokens do not add up to the plan's account")
@@ -150,12 +150,12 @@ def sizes(plan: PlannedPacks, table: LengthTable, budgets: Budgets) -> Int64Arra
     _, first = np.unique(parent_rows[branches], return_index=True)
     result[:, 0] = lengths
     result[np.delete(branches, first), 0] += 1
-    rows, places = shared_places(plan, table)
+    rows, indices = shared_indices(plan, table)
     prefixes = prefixes_of(table)
     for column, name in enumerate(budgets.names):
         if name in table.budgets:
             if name in prefixes.amounts:
-                result[rows, column] -= prefixes.amounts[name][places]
+                result[rows, column] -= prefixes.amounts[name][indices]
         elif name == "squares":
             result[:, column] = stops**2 - starts**2
     return result
@@ -174,9 +174,9 @@ def _refuse(plan: PlannedPacks, is_wrong: BoolArray, fault: str) -> None:
 def _validate_order(plan: PlannedPacks) -> None:
     """Walk the segments depth first: each continues the one before it, or one that this continues."""
     parents = parents_of(plan).tolist()
-    for pack, (begin, end) in enumerate(pairwise(plan.offsets.tolist())):
+    for pack, (start, end) in enumerate(pairwise(plan.offsets.tolist())):
         path: list[int] = []
-        for segment, parent in enumerate(parents[begin:end]):
+        for segment, parent in enumerate(parents[start:end]):
             while path and path[-1] != parent:
                 path.pop()
             if parent != -1 and not path:

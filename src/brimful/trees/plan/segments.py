@@ -61,22 +61,22 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
     first_leaf = np.arange(len(parents))
     first_leaf[len(leaves) :] = tree.first
     # A leaf that ends where its trunk ends, and is its first, ends with the segment of the trunk.
-    begins = tree.depths_of(parents)[:, 0]
-    is_segment = is_trunk | (tokens > begins) | (first_leaf != first_leaf[parents])
+    starts = tree.depths_of(parents)[:, 0]
+    is_segment = is_trunk | (tokens > starts) | (first_leaf != first_leaf[parents])
     nodes = np.flatnonzero(is_segment)
     # Depth first: by the first leaf, and outer trunks before inner ones and before leaves.
     nodes = nodes[np.lexsort((~is_trunk[nodes], tokens[nodes], first_leaf[nodes]))]
-    place = np.zeros(len(parents), dtype=np.int64)
-    place[nodes] = np.arange(len(nodes))
+    index = np.zeros(len(parents), dtype=np.int64)
+    index[nodes] = np.arange(len(nodes))
     offsets = offsets_of(np.bincount(pack[first_leaf[nodes]], minlength=len(packs)))
     parents_of_nodes = parents[nodes]
-    begin_of_pack = offsets[:-1][pack[first_leaf[nodes]]]
+    start_of_pack = offsets[:-1][pack[first_leaf[nodes]]]
     return TreeSegments(
         offsets,
         leaves[first_leaf[nodes]],
-        begins[nodes].astype(np.int32),
-        (tokens - begins)[nodes].astype(np.int32),
-        np.where(parents_of_nodes >= 0, place[parents_of_nodes] - begin_of_pack, -1).astype(
+        starts[nodes].astype(np.int32),
+        (tokens - starts)[nodes].astype(np.int32),
+        np.where(parents_of_nodes >= 0, index[parents_of_nodes] - start_of_pack, -1).astype(
             np.int32
         ),
     )

@@ -94,11 +94,11 @@ def fragments_of(
     subtrees = np.flatnonzero(~is_cut & ((parents < 0) | is_cut[parents]))
     if is_large.any():
         _merge_pieces(forest, capacities, subtrees, is_large, pieces)
-    fragments, numbers = np.unique(pieces.ends_of(subtrees), return_inverse=True)
+    fragments, fragment_ids = np.unique(pieces.ends_of(subtrees), return_inverse=True)
     counts = (stop - first)[subtrees]
-    order = np.argsort(numbers, kind="stable")
+    order = np.argsort(fragment_ids, kind="stable")
     leaves = ranges(first[subtrees[order]], counts[order])
-    sizes = np.bincount(numbers, weights=counts).astype(np.int64)
+    sizes = np.bincount(fragment_ids, weights=counts).astype(np.int64)
     return Packing(offsets_of(sizes), leaves), pieces.loads[fragments]
 
 
@@ -130,20 +130,20 @@ def _merge_pieces(
     pieces.latest[trunks[is_last]] = members[is_last]
     large = np.flatnonzero(is_large)
     merge = compiled(_merge_few, len(subtrees), sum_calls=True) or _merge_few
-    place, num_pieces = 0, num_nodes
+    index, num_pieces = 0, num_nodes
     while True:
-        place, num_pieces = merge(
-            large, place, parents, forest.depths, capacities, pieces, num_pieces
+        index, num_pieces = merge(
+            large, index, parents, forest.depths, capacities, pieces, num_pieces
         )
-        if place == len(large):
+        if index == len(large):
             return
-        num_pieces = _merge_many(int(large[place]), forest, capacities, pieces, num_pieces)
-        place += 1
+        num_pieces = _merge_many(int(large[index]), forest, capacities, pieces, num_pieces)
+        index += 1
 
 
 def _merge_few(
     large: Int64Array,
-    place: int,
+    start: int,
     parents: Int64Array,
     depths: Int64Array,
     capacities: Int64Array,
@@ -163,8 +163,8 @@ def _merge_few(
     counts = np.empty(_FEW, dtype=np.int64)
     result_piece = np.empty(_FEW, dtype=np.int64)
     size = np.empty(num_budgets, dtype=np.int64)
-    for number in range(place, len(large)):
-        trunk = large[number]
+    for index in range(start, len(large)):
+        trunk = large[index]
         count = 0
         piece = latest[trunk]
         while piece >= 0 and count < _FEW:
@@ -177,7 +177,7 @@ def _merge_few(
             count += 1
             piece = earlier[piece]
         if piece >= 0:
-            return number, num_pieces
+            return index, num_pieces
         num_packs = 0
         for row in range(count):
             piece = members[row]

@@ -4,8 +4,8 @@ import numpy as np
 
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.planners.patterns import patterns_of
 
 
 def test_packs_hold_their_patterns():

@@ -188,15 +188,13 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
             "share_within": [settings.share_within],
         }
     flags["augmentation"] = [f"{name}={text}" for name, text in augmentation.items()]
-    words = [
+    options = [
         f"--{name.replace('_', '-')}{'' if value is True else ' ' + shlex.quote(value)}"
         for name, values in flags.items()
         for value in values
     ]
     files = shlex.join(paths)
-    return (
-        f"`brimful measure {files} {' '.join(words)} -o {shlex.quote(path)} --on-mismatch rebuild`"
-    )
+    return f"`brimful measure {files} {' '.join(options)} -o {shlex.quote(path)} --on-mismatch rebuild`"
 
 
 def _flags_of(
@@ -242,8 +240,8 @@ def _flags_of(
     plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
     if ours != theirs or alike.row_settings != plain or alike.attachment_directories != directories:
         return None
-    place = tokenizer and tokenizer.place
-    models = {"tokenizer": None if place == processor else place, "processor": processor}
+    path = tokenizer and tokenizer.place
+    models = {"tokenizer": None if path == processor else path, "processor": processor}
     names = {**models, "encoder": None if family is None else family.name, **opening, **encoding}
     return {name: [value] for name, value in names.items() if value}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, plan_packs
 from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, quantize
-from brimful.plan.schedule.balance_parts import _Barriers, _time
+from brimful.plan.schedule.balance_components import _Barriers, _time
 from tests.plan.schedule.instances import cases, schedule
 
 DRAWN = np.array([[9.0, 2.0], [1.0, 8.0], [9.0, 8.0], [1.0, 2.0]])
@@ -77,11 +77,11 @@ def test_an_exchange_is_the_one_that_saves_most(ranks, rows, data):
         part = data.draw(st.integers(0, 1))
         slowest, times = int(barriers.slowest[barrier, part]), []
         for place in range(len(loads)):
-            places = barriers.places.copy()
+            places = barriers.bundles.copy()
             places[[slowest, place]] = places[[place, slowest]]
             times.append(_time(loads, places.reshape(-1, ranks)))
         barriers.exchange_slowest(barrier, part)
-        assert barriers.time == _time(loads, barriers.places.reshape(-1, ranks)) == min(times)
+        assert barriers.time == _time(loads, barriers.bundles.reshape(-1, ranks)) == min(times)
 
 
 @given(case=cases(), column=st.integers(0, 2))

@@ -26,29 +26,29 @@ def scale_for(largest_size: int, num_sources: int) -> int:
     return min(_MAX_SCALE, 1 << (60 - largest_size.bit_length() - num_sources.bit_length()))
 
 
-def as_parts(
+def apportioned(
     shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]], scale: int
 ) -> Int64Array:
     """Return shares as whole parts of ``scale`` that add up to it; a share above 0 has at least one
     part.
 
-    >>> as_parts(np.array([1.0, 1.0, 1.0]), 100).tolist()
+    >>> apportioned(np.array([1.0, 1.0, 1.0]), 100).tolist()
     [34, 33, 33]
     """
     exact = np.asarray(shares, dtype=np.float64)
     exact = exact / exact.sum() * scale
-    parts: Int64Array = np.floor(exact).astype(np.int64)
-    parts[(parts == 0) & (exact > 0)] = 1
+    quotas: Int64Array = np.floor(exact).astype(np.int64)
+    quotas[(quotas == 0) & (exact > 0)] = 1
     # Missing parts go to the largest remainders; excess parts are taken from the largest share.
-    num_missing = scale - int(parts.sum())
+    num_missing = scale - int(quotas.sum())
     if num_missing > 0:
-        parts[np.argsort(parts - exact, kind="stable")[:num_missing]] += 1
-    parts[int(np.argmax(parts))] += scale - int(parts.sum())
-    return parts
+        quotas[np.argsort(quotas - exact, kind="stable")[:num_missing]] += 1
+    quotas[int(np.argmax(quotas))] += scale - int(quotas.sum())
+    return quotas
 
 
 def take_turns(
-    parts: Int64Array,
+    quotas: Int64Array,
     credits: Int64Array,
     amounts: Int64Array,
     heads: Int64Array,
@@ -71,7 +71,7 @@ def take_turns(
         shares 1/2 1/3 1/6      turns  0 1 0 2 1 0 | 0 1 0 2 1 0 | ...
 
     Args:
-        parts: ``int64[num_sources]``, shares, from ``as_parts``; 0 for a source that is exhausted.
+        quotas: ``int64[num_sources]``, shares, from ``apportioned``; 0 for a source that is exhausted.
         credits: ``int64[num_sources]``, deficit of each source, in parts of one unit; changed in
             place.
         amounts: ``int64[2, num_draws]``, size and tokens of each draw; the draws of a source are
@@ -87,13 +87,13 @@ def take_turns(
     Returns:
         Number of turns; and the source without a draw left, -1 if a limit was reached.
     """
-    num_sources = len(parts)
+    num_sources = len(quotas)
     scale = 0
     num_active = 0
     num_required = 0
     for source in range(num_sources):
-        scale += parts[source]
-        if parts[source] > 0:
+        scale += quotas[source]
+        if quotas[source] > 0:
             num_active += 1
         if demands[source] > 0:
             num_required += 1
@@ -107,27 +107,27 @@ def take_turns(
         best_late = 0
         best_due = 0
         for source in range(num_sources):
-            if parts[source] == 0:
+            if quotas[source] == 0:
                 continue
             if is_unit:
                 # Time until this source is late, times its share: compared by cross-multiplication,
                 # without a division.
-                due = credits[source] + parts[source]
+                due = credits[source] + quotas[source]
                 late = scale - slack - due
-                if due >= slack and (best < 0 or late * parts[best] < best_late * parts[source]):
+                if due >= slack and (best < 0 or late * quotas[best] < best_late * quotas[source]):
                     best, best_late = source, late
             elif best < 0 or credits[source] > best_due:
                 best, best_due = source, credits[source]
         if best < 0:  # the slack was rounded: take the largest deficit
             for source in range(num_sources):
-                due = credits[source] + parts[source]
-                if parts[source] > 0 and (best < 0 or due > best_due):
+                due = credits[source] + quotas[source]
+                if quotas[source] > 0 and (best < 0 or due > best_due):
                     best, best_due = source, due
         if heads[best] == ends[best]:
             return num_turns, best
         size = amounts[0, heads[best]]
         for source in range(num_sources):
-            credits[source] += parts[source] * size
+            credits[source] += quotas[source] * size
         credits[best] -= scale * size
         if limits[0] > 0:
             limits[0] -= 1

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from brimful.dynamic.agreement import RankAgreement  # noqa: E402
 from brimful.errors import RankFailedError, SettingsError  # noqa: E402
-from brimful.serve.agreement import RankAgreement  # noqa: E402
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_rank_that_fails_says_so(others):
     agreement = RankAgreement(group="ranks")
     agreement.fail()
     assert brought == [[1, 2]]
-    assert agreement.place == (1, 3)
+    assert agreement.rank_and_size == (1, 3)
 
 
 @pytest.mark.parametrize(

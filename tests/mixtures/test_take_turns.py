@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled, compiled_forms
-from brimful.plan.policies.take_turns import as_parts, scale_for, take_turns
+from brimful.mixtures.take_turns import apportioned, scale_for, take_turns
 
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=9)
 
@@ -18,7 +18,7 @@ def turns_of(weights, sizes, *, is_unit):
     scale = scale_for(int(flat.max()), len(weights))
     turns = np.empty(len(flat) + 1, dtype=np.int16)
     number, starved = (compiled(take_turns, 0) or take_turns)(
-        as_parts(np.array(weights, dtype=float), scale), np.zeros(len(weights), np.int64), np.stack([flat, flat]),
+        apportioned(np.array(weights, dtype=float), scale), np.zeros(len(weights), np.int64), np.stack([flat, flat]),
         offsets[:-1].copy(), offsets[1:].copy(), np.full(len(weights), -1), np.array([-1, -1]), turns, is_unit,
     )  # fmt: skip
     assert starved >= 0
@@ -44,7 +44,7 @@ def test_three_sources_take_turns_as_drawn():
 )
 def test_parts_add_up_and_the_smallest_share_has_one(shares, parts):
     """A source of one sample among billions is drawn some day, and one without weight never."""
-    assert as_parts(np.array(shares), 100).tolist() == parts
+    assert apportioned(np.array(shares), 100).tolist() == parts
 
 
 @given(WEIGHTS)
@@ -89,6 +89,6 @@ def test_compiled_turns_are_the_same(weights, seed, is_unit):
 def test_credits_stay_within_int64(largest, sources):
     """Without it a long sample of a large mixture turns a debt into a credit."""
     assert scale_for(largest, sources) * largest * sources < 2**63
-    assert as_parts(np.arange(1, sources + 1, dtype=float), scale_for(largest, sources)).sum() == scale_for(
+    assert apportioned(np.arange(1, sources + 1, dtype=float), scale_for(largest, sources)).sum() == scale_for(
         largest, sources
     )

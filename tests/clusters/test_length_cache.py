@@ -14,9 +14,8 @@ from transformers import AutoTokenizer
 
 from brimful import ChatEncoder, PackedDataset, PlanSettings, measure_lengths, open_source, plan_packs
 from brimful.base.progress import Progress
-from brimful.clusters import shared_plan
+from brimful.clusters import LengthCache, shared_plan
 from brimful.errors import AugmentationError, CacheMismatchError, SettingsError, WrongTypeError
-from brimful.measure import LengthCache
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.testing.toys import toy_chat_encoder

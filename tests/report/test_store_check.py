@@ -14,9 +14,8 @@ from brimful.errors import (
     CorruptFileError,
     UnfinishedStoreError,
 )
-from brimful.store import check_store
+from brimful.report.store_check import StoreCheck, _is_planned, check_store
 from brimful.store.shards import StreamLog
-from brimful.store.store_check import StoreCheck, _is_planned
 from brimful.testing.toys import toy_chat_encoder
 from brimful.trees.plan.plan_trees import PlanTrees
 from tests.store.stores import texts, written
@@ -105,7 +104,7 @@ def test_a_pack_has_the_segments_of_the_plan(tmp_path, part):
 def test_rows_are_named_by_their_place_in_the_file_and_in_the_plan(tmp_path, monkeypatch):
     """The second row of the second shard is pack 4."""
     _, _, plan = written(tmp_path, [5] * 9, 5, seed=None)
-    monkeypatch.setattr("brimful.store.store_check._is_planned", lambda plan, index, pack: index != 4)
+    monkeypatch.setattr("brimful.report.store_check._is_planned", lambda plan, index, pack: index != 4)
     with pytest.raises(CorruptFileError, match=r"00000001-.*: row 1 does not hold the segments of pack 4 of the plan"):
         check_store(tmp_path, plan=plan)
 

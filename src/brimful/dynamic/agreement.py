@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from brimful.errors import RankFailedError, SettingsError
 from brimful.plan.schedule import Tail
-
-
-def process_group() -> Any | None:
-    """Return the module ``torch.distributed`` if this process has initialized a process group,
-    otherwise None.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed
+from brimful.serve.process_group import process_group
 
 
 class RankAgreement:
@@ -53,7 +43,7 @@ class RankAgreement:
         self._group = distributed.new_group(backend="gloo") if group is None else group
 
     @property
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Rank of this process in the group, and number of ranks: they identify the stream of a
         saved state.
         """
@@ -75,7 +65,7 @@ class RankAgreement:
             RankFailedError: a rank could not make its step; names the lowest such rank of the
                 group.
         """
-        idle_rank = -1 if can_run or self._needs_all else self.place[0]
+        idle_rank = -1 if can_run or self._needs_all else self.rank_and_size[0]
         is_unlike, failed_rank = self._reduced(has_step != self._needs_all, idle_rank)
         if is_unlike and failed_rank not in (-1, idle_rank):
             raise RankFailedError(
@@ -87,7 +77,7 @@ class RankAgreement:
         """Report that this rank cannot make its step: all others raise."""
         # A rank without anything to run fails the others only if one of them has a step; this rank
         # always does.
-        self._reduced(True, self.place[0])
+        self._reduced(True, self.rank_and_size[0])
 
     def _reduced(self, flag: bool, failed_rank: int) -> tuple[bool, int]:
         """Return whether any rank gave a flag, and the lowest rank that failed; -1 for none."""
@@ -96,7 +86,7 @@ class RankAgreement:
 
         size = torch.distributed.get_world_size(self._group)
         # One maximum is enough: a lower rank becomes a higher number.
-        numbers = torch.tensor([int(flag), 0 if failed_rank < 0 else size - failed_rank])
-        torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MAX, group=self._group)
-        highest = int(numbers[1])
-        return bool(numbers[0]), size - highest if highest else -1
+        values = torch.tensor([int(flag), 0 if failed_rank < 0 else size - failed_rank])
+        torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX, group=self._group)
+        highest = int(values[1])
+        return bool(values[0]), size - highest if highest else -1

@@ -35,7 +35,7 @@ _LEAST_GAIN = 2**-13
 """Share of the time that a pass of exchanges has to save; otherwise it is the last pass."""
 
 
-def balance_steps_of_parts(
+def balance_steps_of_components(
     order: Int64Array,
     weights: Int64Array,
     step_shape: tuple[int, int, int],
@@ -50,7 +50,7 @@ def balance_steps_of_parts(
 
     Args:
         order: see ``balance_steps``.
-        weights: ``int64[num_packs, num_parts]``, from ``quantise_parts``.
+        weights: ``int64[num_packs, num_components]``, from ``quantise_parts``.
         step_shape, window_steps, stream: see ``balance_steps``.
 
     Returns:
@@ -72,9 +72,9 @@ def balance_steps_of_parts(
             strata = barriers[np.argsort(-times, kind="stable")].reshape(
                 micro_batches, len(window), ranks
             )
-            words = stream.words(micro_batches * len(window)).reshape(micro_batches, len(window))
+            draws = stream.words(micro_batches * len(window)).reshape(micro_batches, len(window))
             strata = np.take_along_axis(
-                strata, np.argsort(words, axis=1, kind="stable")[..., None], axis=1
+                strata, np.argsort(draws, axis=1, kind="stable")[..., None], axis=1
             )
             totals = loads.sum(axis=1)
             slices = strata.transpose(1, 0, 2)
@@ -98,10 +98,10 @@ def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
     if size == 1:
         return packs[:, None]
     loads = weights[packs]
-    part = int(np.argmax(loads.max(axis=0) - loads.min(axis=0)))
-    rows = packs[np.argsort(-loads[:, part], kind="stable")].reshape(size, -1)
+    component = int(np.argmax(loads.max(axis=0) - loads.min(axis=0)))
+    rows = packs[np.argsort(-loads[:, component], kind="stable")].reshape(size, -1)
     return np.stack(
-        [row if place % 2 == 0 else row[::-1] for place, row in enumerate(rows)], axis=1
+        [row if index % 2 == 0 else row[::-1] for index, row in enumerate(rows)], axis=1
     )
 
 
@@ -121,7 +121,7 @@ def _cut(loads: Int64Array, ranks: int) -> Int64Array:
                                          so the tower's 9 9 are cut off first
 
     Args:
-        loads: ``int64[num_bundles, num_parts]``.
+        loads: ``int64[num_bundles, num_components]``.
         ranks: bundles of a barrier.
     """
     barriers = []
@@ -133,12 +133,18 @@ def _cut(loads: Int64Array, ranks: int) -> Int64Array:
             barriers.append(group)
             continue
         orders = [
-            group[np.argsort(-loads[group, part], kind="stable")] for part in range(loads.shape[1])
+            group[np.argsort(-loads[group, component], kind="stable")]
+            for component in range(loads.shape[1])
         ]
-        firsts = np.stack([loads[order[::ranks], part] for part, order in enumerate(orders)])
+        firsts = np.stack(
+            [loads[order[::ranks], component] for component, order in enumerate(orders)]
+        )
         saved = (firsts[:, :1] - firsts[:, 1:]) * np.arange(num_barriers - 1, 0, -1)
-        part, place = divmod(int(saved.argmax()), num_barriers - 1)
-        remaining += [orders[part][(place + 1) * ranks :], orders[part][: (place + 1) * ranks]]
+        component, cut = divmod(int(saved.argmax()), num_barriers - 1)
+        remaining += [
+            orders[component][(cut + 1) * ranks :],
+            orders[component][: (cut + 1) * ranks],
+        ]
     # The given order is a choice too: an epoch never takes longer than with it.
     choices = np.stack(barriers), np.arange(len(loads)).reshape(-1, ranks)
     return min(choices, key=lambda choice: _time(loads, choice))
@@ -148,17 +154,17 @@ class _Barriers:
     """Bundles at barriers while they are exchanged; arrays by place, ``barrier · ranks + rank``.
 
     Attributes:
-        places: ``int64[num_places]``, bundle at each place.
-        loads: ``int64[num_places, num_parts]``, loads of this bundle.
-        times: ``int64[num_places, num_parts]``, largest load at the place's barrier.
+        bundles: ``int64[num_slots]``, bundle at each place.
+        loads: ``int64[num_slots, num_components]``, loads of this bundle.
+        times: ``int64[num_slots, num_components]``, largest load at the place's barrier.
         times_without: largest load of all other places of the barrier.
-        slowest: ``int64[num_barriers, num_parts]``, place of the largest load.
+        slowest: ``int64[num_barriers, num_components]``, place of the largest load.
     """
 
     def __init__(self, loads: Int64Array, barriers: Int64Array) -> None:
         self.ranks = barriers.shape[1]
-        self.places = barriers.reshape(-1).copy()
-        self.loads: Int64Array = loads[self.places]
+        self.bundles = barriers.reshape(-1).copy()
+        self.loads: Int64Array = loads[self.bundles]
         self.times, self.times_without = np.empty_like(self.loads), np.empty_like(self.loads)
         self.slowest: Int64Array = np.empty((len(barriers), loads.shape[1]), dtype=np.int64)
         for barrier in range(len(barriers)):
@@ -169,24 +175,24 @@ class _Barriers:
         """Time of all barriers, summed over parts."""
         return int(self.times[:: self.ranks].sum())
 
-    def exchange_slowest(self, barrier: int, part: int) -> None:
+    def exchange_slowest(self, barrier: int, component: int) -> None:
         """Exchange the slowest bundle of a barrier with the bundle that saves most time, if any
         saves time.
         """
-        place = int(self.slowest[barrier, part])
+        slot = int(self.slowest[barrier, component])
         # Change in the times of both barriers if this place exchanged its bundle with each other
         # place.
-        change = np.maximum(self.times_without[place], self.loads).sum(axis=1) - int(
-            self.times[place].sum()
+        change = np.maximum(self.times_without[slot], self.loads).sum(axis=1) - int(
+            self.times[slot].sum()
         )
-        change += np.maximum(self.times_without, self.loads[place]).sum(axis=1) - self.times.sum(
+        change += np.maximum(self.times_without, self.loads[slot]).sum(axis=1) - self.times.sum(
             axis=1
         )
         change[barrier * self.ranks : (barrier + 1) * self.ranks] = 0
         partner = int(change.argmin())
         if change[partner] < 0:
-            for array in (self.places, self.loads):
-                array[[place, partner]] = array[[partner, place]]
+            for array in (self.bundles, self.loads):
+                array[[slot, partner]] = array[[partner, slot]]
             self._update(barrier)
             self._update(partner // self.ranks)
 
@@ -195,26 +201,26 @@ class _Barriers:
         rows = slice(barrier * self.ranks, (barrier + 1) * self.ranks)
         loads = self.loads[rows]
         first = loads.argmax(axis=0)
-        parts = np.arange(loads.shape[1])
+        components = np.arange(loads.shape[1])
         self.slowest[barrier] = first + rows.start
-        self.times[rows] = self.times_without[rows] = loads[first, parts]
+        self.times[rows] = self.times_without[rows] = loads[first, components]
         remainder = loads.copy()
-        remainder[first, parts] = 0
-        self.times_without[rows][first, parts] = remainder.max(axis=0)
+        remainder[first, components] = 0
+        self.times_without[rows][first, components] = remainder.max(axis=0)
 
 
 def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
     """Exchange the slowest bundle of each barrier with a bundle of another barrier while this saves
     time.
     """
-    num_barriers, num_parts = len(barriers), loads.shape[1]
+    num_barriers, num_components = len(barriers), loads.shape[1]
     state = _Barriers(loads, barriers)
     for _ in range(_MAX_PASSES):
         time_before = state.time
         for barrier in range(num_barriers):
-            for part in range(num_parts):
-                state.exchange_slowest(barrier, part)
+            for component in range(num_components):
+                state.exchange_slowest(barrier, component)
         # Invariant: the time only falls, so the loop ends.
         if time_before - state.time < _LEAST_GAIN * time_before:
             break
-    return state.places.reshape(barriers.shape)
+    return state.bundles.reshape(barriers.shape)

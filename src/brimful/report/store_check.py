@@ -17,6 +17,8 @@ from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Plan
 from brimful.store.shards import Pack, ShardReader, StreamLog, checked_file
 
+__all__ = ["StoreCheck", "check_store"]
+
 
 @dataclass(frozen=True)
 class StoreCheck:
