@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.patterns import load_of
 from brimful.planners.optimal.column_generation import ColumnGeneration
 from brimful.planners.optimal.knapsack import SearchLimit
 from tests.planners.optimal.instances import fewest_packs
@@ -24,6 +25,16 @@ def test_a_bound_from_any_prices_holds(lengths, factors):
     generation.master.prices = np.array(factors[: len(items.lengths)]) - 0.5
     generation.add_columns()
     assert 0 < generation.bound <= fewest_packs(tuple(lengths), capacity)
+    # A new pattern has no room for another item, nor for a longer one in the place of any.
+    distinct = items.lengths.tolist()
+    for pattern in list(generation.columns)[len(distinct) :]:
+        room = capacity - load_of(pattern)
+        longer = [
+            distinct[place] - distinct[place - 1]
+            for place in range(1, len(distinct))
+            if distinct[place - 1] in dict(pattern)
+        ]
+        assert 0 <= room < min([distinct[0], *longer])
     # The best prices so far are kept in packs: all items are worth their bound, before it is rounded up.
     assert items.counts @ generation.center == pytest.approx(generation.center_value)
     assert 0 <= generation.bound - generation.center_value < 1
