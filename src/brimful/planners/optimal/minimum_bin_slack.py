@@ -21,7 +21,7 @@ _MAX_TARGETS = 8
 _MAX_ITEMS_PER_TABLE = 1 << 14
 """Maximum items in all patterns that use one table of sums."""
 
-_MAX_PATTERNS_PER_TABLE = _MAX_ITEMS_PER_TABLE // 8
+_MAX_PATTERNS_PER_TABLE = 1 << 11
 """Maximum patterns that use one table of sums."""
 
 _OPERATIONS_PER_PATTERN = 10_000
