@@ -37,8 +37,8 @@ class Chance:
     def of(self, *values: Any) -> Any:
         return values[self.number(len(values))]
 
-    def number(self, *bounds: int) -> int:
-        return int(self.generator.integers(*bounds))
+    def number(self, least: int, stop: int | None = None) -> int:
+        return int(self.generator.integers(least, stop))
 
     def numbers(self, least: int, stop: int, count: int) -> Any:
         return self.generator.integers(least, stop, count)
