@@ -263,6 +263,7 @@ def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
     - ``__repr__``, for people who look for mistakes;
     - decorators that change time or nothing: caches and ``overload``; and arguments of others (slots, frozen, kw_only),
       which change memory, or what a caller may do by mistake;
+    - the amount of work from which ``compiled`` compiles: both forms give the same;
     - ``stacklevel`` of warnings: the line that is named with the message;
     - ``copy=False`` of arrays, which only takes time where it is true;
     - ``strict`` of ``zip`` and ``frozen``: guards against mistakes in the package, which are not there.
@@ -286,6 +287,8 @@ def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
             numbers = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
             is_constant = node.value is not None and all(isinstance(part, numbers) for part in ast.walk(node.value))
             parts += [node.value] if is_constant else []
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "compiled":
+            parts += node.args[1:]
         elif isinstance(node, ast.Assert) or (isinstance(node, ast.keyword) and node.arg in _SILENT):
             parts.append(node)
         ranges += [((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)) for part in parts]
