@@ -74,7 +74,7 @@ def test_a_plan_with_a_mixture_knows_its_sources():
     mixture = Mixture(weights={"web": 9, "math": 1})
     plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=8, draw=mixture, sources={"web": 4, "math": 2})
     names = SourceNames(plan)
-    assert (names.names, names.of(np.arange(6)).tolist()) == (["web", "math"], [0, 0, 0, 0, 1, 1])
+    assert (names.names, names.of(np.arange(-1, 6)).tolist()) == (["web", "math"], [-1, 0, 0, 0, 0, 1, 1])
     assert pickle.loads(pickle.dumps(names)).names == names.names
     with pytest.raises(SettingsError, match="by_source has no sources, as a plan without a mixture"):
         SourceNames(plan_packs([3, 3], capacity=8))
