@@ -17,3 +17,7 @@ def test_one_line_for_all_and_one_for_each():
     assert describe_mixture(mixed, mixture.as_dict()) == (
         "2 sources, mix then pack, shares of samples within 0.00 % of the request; 2 repeats, 2 samples left for later epochs"
     )
+    # The record of another program, or of none, has no sources.
+    assert describe_mixture({}, {}).startswith(
+        "0 sources, mix then pack, shares of samples within 0.00 % of the request"
+    )
