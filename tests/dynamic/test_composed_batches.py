@@ -611,6 +611,18 @@ def test_plain_samples_keep_their_media_positions_and_weights(indexed, batching)
         assert all(torch.equal(ours[key], theirs[key]) for key in ours if isinstance(ours[key], torch.Tensor))
 
 
+def test_a_row_that_another_library_packed_is_a_pack():
+    """Its samples have the number of the row and begin at their places in it, of which padding is one."""
+    row = {"input_ids": [9, 1, 2, 3, 4, 5], "attention_mask": [0] + [1] * 5, "position_ids": [0, 0, 1, 0, 1, 2]}
+    alone = {"input_ids": [6, 7]}
+    (batch, other) = TokenBudgetBatches([row, alone, row], SampleCount(2))
+    assert [(pack.input_ids.tolist(), pack.sample_ids.tolist(), pack.starts.tolist()) for pack in [*batch, *other]] == [
+        ([1, 2, 3, 4, 5], [0, 0], [1, 3]),
+        ([6, 7], [1], [0]),
+        ([1, 2, 3, 4, 5], [2, 2], [1, 3]),
+    ]
+
+
 def test_media_lie_at_the_tokens_of_their_sample():
     """A pack of one sample may begin with its fourth token, and its picture lies in the pack, not in the sample."""
     image = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2)
