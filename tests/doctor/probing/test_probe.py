@@ -35,12 +35,14 @@ def test_hooks_go_with_the_step():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with probe(model) as check:
         assert hooks(model)
+        number = hooks(model)
+        assert hooks(check.attach() and model) == number, "once"
         model(**batch()).loss.backward()
         assert "no forward" not in str(check.report)
         assert hooks(model)
         optimizer.step()
-        assert not hooks(model)
         assert check.complete
+        assert not hooks(check.attach() and model)
         seen = []
         model.layers[0].register_forward_hook(lambda *_: seen.append(1))
         model(**batch())
@@ -402,6 +404,33 @@ def test_samples_that_nothing_tells_apart_are_not_shown_to_be_apart(padding):
     assert texts(report, "packing") == ["2 rows of 32 tokens, and nothing tells two samples of one row apart"]
     assert not texts(report, "positions")
     assert ("other tokens in the padding: the samples do not move" in texts(report, "isolation")[0]) == bool(padding)
+
+
+class Expanding(Body):
+    """Gives each image four places, wherever in its row it is."""
+
+    def forward(self, input_ids, position_ids):
+        sizes = torch.where(input_ids == 63, 4, 1)
+        x, document = (
+            torch.stack([row.repeat_interleave(size, dim=0) for row, size in zip(tensor, sizes, strict=True)])
+            for tensor in (self.embedded(input_ids, position_ids), (position_ids == 0).cumsum(1))
+        )
+        return self.head(self.hidden(x, document))
+
+
+@pytest.mark.parametrize("places", [([2, 10], [2, 10]), ([2, 3], [28, 30]), ([28, 30], [2, 3])])
+def test_media_may_be_elsewhere_in_each_row(places):
+    """The second row has more samples, one of which is exchanged: its columns are not the ones of the first."""
+    ids, place = (batch(((20, 12), LENGTHS[0]))[name] for name in ("input_ids", "position_ids"))
+    model = Expanding().train()
+    model.config.image_token_id = 63
+    ids[ids == 63] = 5
+    for row, columns in enumerate(places):
+        ids[row, columns] = 63
+    with probe(model) as check:
+        model(ids, place).sum().backward()
+    assert check.report.isolation is Evidence.SHOWN
+    assert check.report.ok, str(check.report)
 
 
 class MovingMean(Decoder):

@@ -1,5 +1,6 @@
 """Tokens are found in tensors of any layout, and losses in outputs of any form."""
 
+import itertools
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -30,28 +31,40 @@ def numbers(*shape):
     return torch.arange(float(np.prod(shape))).reshape(shape)
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [numbers(2, 3, 4), numbers(2, 3, 4).transpose(0, 1), numbers(6, 4), numbers(1, 6, 4), numbers(2, 3, 2, 2)],
-)
-def test_layouts(tensor):
-    rows = GRID.rows_of(tensor)
-    assert rows is not None
-    assert torch.equal(rows, numbers(2, 3, 4))
+def rows_by_layout(tensor):
+    """Tokens of two rows of three, by the first dimensions alone."""
+    size = tuple(tensor.shape)
+    if size[:2] == (3, 2):
+        return tensor.transpose(0, 1).reshape(2, 3, -1)
+    is_other = size[:2] in ((2, 3), (1, 6)) or (size[0] == 6 and len(size) > 1)
+    return tensor.reshape(2, 3, -1) if is_other else None
 
 
-@pytest.mark.parametrize("tensor", [numbers(4), numbers(5, 4), numbers(2, 4, 4), numbers(2, 3, 4).long(), numbers(3)])
-def test_other_tensors_have_no_tokens(tensor):
-    assert GRID.rows_of(tensor) is None
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_layouts(number):
+    """A layout that is not known has no tokens, and no numbers that are not of a model."""
+    for size in itertools.product(range(1, 8), repeat=number):
+        rows, due = GRID.rows_of(numbers(*size)), rows_by_layout(numbers(*size))
+        assert (rows is None) == (due is None), size
+        assert rows is None or torch.equal(rows, due), size
+        assert GRID.rows_of(numbers(*size).long()) is None
+    assert torch.equal(GRID.rows_of(numbers(2, 3, 2, 2)), numbers(2, 3, 4))
 
 
-def test_media_take_several_columns():
-    """A token moved if any column of it did."""
-    grid = TokenGrid((1, 4), np.array([[False, True, False, True]]))
-    assert grid.rows_of(numbers(1, 8, 2)).shape == (1, 8, 2)
-    assert grid.rows_of(numbers(1, 7, 2)) is None
-    values = torch.tensor([[1.0, 2, 5, 3, 4, 0, 0, 7]])
-    assert grid.by_token(values).tolist() == [[1, 5, 4, 7]]
+@pytest.mark.parametrize("columns", range(1, 9))
+def test_media_take_as_many_columns_each(columns):
+    """A token moved if any column of it did; rows that cannot all grow so have no tokens."""
+    for places in itertools.product([False, True], repeat=6):
+        is_medium = np.array(places).reshape(2, 3)
+        grid = TokenGrid((2, 3), is_medium)
+        first, second = is_medium.sum(axis=1).tolist()
+        grows = first == second > 0 and columns > 3 and (columns - 3) % first == 0
+        assert (grid.rows_of(numbers(2, columns, 2)) is not None) == (grows or columns == 3)
+        if grows:
+            values = numbers(2, columns)
+            sizes = (1 + (columns - 3) // first * is_medium).tolist()
+            parts = [row.split(size) for row, size in zip(values, sizes, strict=True)]
+            assert grid.by_token(values).tolist() == [[part.max().item() for part in row] for row in parts]
 
 
 def test_a_part_of_a_row():
@@ -91,6 +104,7 @@ def test_losses_of_all_outputs():
         logits,
         (loss, logits),
         {"loss": loss, "logits": logits},
+        {"hidden": torch.zeros(2, 3, 8), "logits": logits, "loss": loss, "empty": torch.zeros(0)},
         Pair(loss, logits),
         SimpleNamespace(loss=loss, logits=logits),
         {"log_probs": torch.from_numpy(-np.nan_to_num(values)[:, :2])},
@@ -103,7 +117,12 @@ def test_losses_of_all_outputs():
     sums = outcome_of({"loss": loss, "aux_loss": None, "mtp_loss": torch.tensor(3.0)}, TARGETS, GRID, 8)
     assert sums.losses is None
     assert (sums.loss, sums.extra_losses) == (0.25, {"aux_loss": None, "mtp_loss": 3.0})
-    assert outcome_of(torch.zeros(2, 3, 4), TARGETS, GRID, 8).losses is None, "hidden states are not logits"
+    for size, vocab, is_read in ((6, 8, False), (4, None, False), (5, None, True)):
+        read = outcome_of(logits[..., :size], TARGETS, GRID, vocab).losses
+        assert (read is not None) is is_read, "hidden states are not logits"
+    assert outcome_of({"log_probs": loss}, TARGETS, GRID, 8).losses is None
+    one_row = outcome_of({"log_probs": torch.tensor([[-1.0, -2]])}, TARGETS[:1], TokenGrid((1, 3)), 8)
+    np.testing.assert_array_equal(one_row.losses, [[1, 2, np.nan]])
 
 
 def test_losses_in_chunks_are_the_losses(monkeypatch):
@@ -137,21 +156,28 @@ def test_shared_layers_are_recorded_at_each_call():
     assert len(result.states) == 2, "the hooks are gone"
 
 
-def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr("brimful.doctor.probing.recorder._MAX_BYTES", 4 * 3 * 2)
-    layer = nn.Linear(4, 100)
-    with recording({"wide": layer}, GRID, [0]) as result:
-        layer(numbers(2, 3, 4))
-    assert result.states[0].values.shape == (1, 3, 2)
+@pytest.mark.parametrize(("channels", "num_bytes"), [(2, 2 * 4 * 3), (2, 3 * 4 * 3 - 1), (1, 1)])
+@pytest.mark.parametrize("rows", [[0], [1, 0]])
+def test_memory_is_bounded(monkeypatch, channels, num_bytes, rows):
+    """By all layers and rows; one channel is kept in any case."""
+    layers = {name: nn.Linear(4, 100) for name in "abc"}
+    monkeypatch.setattr("brimful.doctor.probing.recorder._MAX_BYTES", num_bytes * len(rows) * len(layers))
+    with recording(layers, GRID, rows) as result:
+        layers["a"](numbers(2, 3, 4))
+    assert result.states[0].values.shape == (len(rows), 3, channels)
 
 
-def test_a_medium_of_one_token_takes_several_columns_too():
-    """Towers that put their rows in the place of one placeholder; more columns than media share are none of tokens."""
-    grid = TokenGrid((2, 3), np.array([[False, True, False]] * 2))
-    assert grid.rows_of(numbers(2, 5, 2)).shape == (2, 5, 2)
-    values = torch.tensor([[1.0, 2, 7, 3, 4], [5, 6, 1, 8, 9]])
-    assert grid.by_token(values).tolist() == [[1, 7, 4], [5, 8, 9]]
-    assert TokenGrid((1, 3), np.zeros((1, 3), dtype=bool)).rows_of(numbers(1, 5, 2)) is None
+def test_what_tells_a_layer_where_samples_begin_is_kept():
+    """Integers and masks of pairs, and no hidden states: of these alone a report says that boundaries got lost."""
+
+    class Layer(nn.Module):
+        def forward(self, x, *words, mask):
+            return x
+
+    layer, mask, places = Layer(), numbers(2, 1, 3, 3), numbers(2, 3).long()
+    with recording({"a": layer}, GRID, [0]) as result:
+        layer(numbers(2, 3, 4), places, numbers(2, 2, 2), numbers(2, 4, 3), mask=mask)
+    assert [id(value) for value in result.given["a"]] == [id(places), id(mask)]
 
 
 def test_log_probabilities_of_all_tokens_are_logits():

@@ -138,7 +138,7 @@ class Forwards:
         self._device, self._dtype = parameter.device, parameter.dtype
         self._vocab = size_of(config, "vocab_size")
         media = media_tokens(config) if view is not None else []
-        is_medium = np.isin(view.ids, media) if media and view is not None else None
+        is_medium = np.isin(view.ids[[*trial.rows]], media) if media and view is not None else None
         grid = TokenGrid(trial.shape, is_medium, call.part, call.parts)
         classes = {type(module).__name__.lower() for module in call.module.modules()}
         self._is_coupled = any(word in name for word in _COUPLED_WORDS for name in classes)

@@ -44,8 +44,8 @@ class TokenGrid:
 
     Attributes:
         shape: rows B, and tokens T of each.
-        is_medium: ``bool[B, T]``: placeholders of media, which a model may expand; as many in each
-            row that it does expand.
+        is_medium: ``bool[R, T]``: placeholders of media in the rows that are kept, which a model may
+            expand; as many in each row that it does expand.
         part, parts: number of this rank's part of each row, and of all parts.
     """
 
@@ -79,7 +79,7 @@ class TokenGrid:
         medium's, 0 in parts of other ranks.
 
         Args:
-            values: of rows that expand as the first row does.
+            values: of the rows that are kept.
         """
         numbers: Float32Array = values.float().cpu().numpy()
         width = self.shape[1]
@@ -89,12 +89,11 @@ class TokenGrid:
             start = self.part * numbers.shape[1]
             row[:, start : start + numbers.shape[1]] = numbers
             return row
-        growth = self._growth(numbers.shape[1])
-        if not growth or self.is_medium is None:
+        if self.is_medium is None:
             return numbers
-        sizes = 1 + growth * self.is_medium[0]
-        starts = np.cumsum(sizes) - sizes
-        return np.maximum.reduceat(numbers, starts, axis=1)
+        sizes = 1 + self._growth(numbers.shape[1]) * self.is_medium
+        starts = sizes.cumsum(axis=1) - sizes
+        return np.array([*map(np.maximum.reduceat, numbers, starts)])
 
     def _growth(self, columns: int) -> int:
         """Return the columns that each placeholder becomes, less one; 0 if that does not explain
