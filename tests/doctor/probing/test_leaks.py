@@ -53,6 +53,9 @@ FLIPS = [(0, slice(60, 100, 20), 0.3), (1, slice(3, 100, 20), 0.3), (0, slice(1,
         ([FLIPS, [*FLIPS, (0, AFTER, 0.3)]], BF16, True, 1),
         ([[(0, AFTER, 2e-4), (1, slice(0, 100), 1e-4)]], FP32, True, None),
         ([[(0, AFTER, 2e-3), (1, slice(0, 100), 1e-4)]], FP32, True, 0),
+        ([[(0, slice(60, 80), 1e-3)]], BF16, False, 0),
+        ([[(0, AFTER, float("inf"))]], FP32, False, 0),
+        ([[(0, AFTER, float("nan"))]], FP32, False, None),
     ],
 )
 def test_leak_or_rounding(movements, dtype, is_coupled, layer):

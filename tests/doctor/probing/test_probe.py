@@ -301,6 +301,7 @@ def test_hidden_states_are_compared_without_a_loss():
         model(one["input_ids"], one["position_ids"]).sum().backward()
     assert texts(check.report, "positions") == ["hidden states of samples alone differ by 0.0e+00"]
     assert texts(check.report, "isolation") == ["other tokens in one sample: the others do not move (3 layers)"]
+    assert texts(check.report, "attention") == ["Attention"]
 
 
 def test_positions_that_run_on():
@@ -365,6 +366,8 @@ def test_a_model_in_evaluation_mode_inside_of_a_training_module_is_probed():
     with probe(wrapper) as check:
         wrapper.model(input_ids=ids, position_ids=place, labels=ids, use_cache=False).loss.backward()
     assert check.report.isolation is Evidence.SHOWN
+    implementation = wrapper.model.config._attn_implementation
+    assert texts(check.report, "attention") == [f"{implementation} in Qwen2Attention"]
 
 
 @pytest.mark.parametrize("kind", ["mask", "places", "number"])

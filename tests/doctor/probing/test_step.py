@@ -15,26 +15,35 @@ def report(*counts):
 
 
 @pytest.mark.parametrize(
-    "count",
+    ("count", "evidence"),
     [
-        StepCount([10], [2], total=20.0, loss=2.0),
-        StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40),
-        StepCount([10], [2], total=20.0, extra=0.5, loss=2.4),
-        StepCount([10], [2], total=20.0, loss=0.693, due_loss=0.6931, is_told=True),
-        StepCount([10, 30], [2, 3], total=20.0, loss=0.8, divisor=25, is_told=True),
-        StepCount([10, 10], [2, 3], total=20.0, loss=1.0, is_told=True),
-        StepCount([10, 30], [2, 3], total=20.0, loss=0.5, is_told=True),
-        StepCount([10, 30], [2, 3], total=20.0, loss=0.5),
-        StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=2.0, divisor=10, is_told=True),
-        StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40, is_told=True),
-        StepCount([10], [2], total=20.0, loss=2.31),
-        StepCount([10], [2], total=20.0, loss=2.31, is_told=True),
-        StepCount([10], [2]),
-        StepCount(),
+        (StepCount([10], [2], total=20.0, loss=2.0), "shown"),
+        (StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40), "shown"),
+        (StepCount([10], [2], total=20.0, extra=0.5, loss=2.4), "shown"),
+        (StepCount([10], [2], total=20.0, loss=0.693, due_loss=0.6931, is_told=True), "unknown"),
+        (StepCount([10], [2], total=20.0, loss=0.15, due_loss=0.1, is_told=True), "unknown"),
+        (StepCount([10, 30], [2, 3], total=20.0, loss=0.8, divisor=25, is_told=True), "shown"),
+        (StepCount([10, 10], [2, 3], total=20.0, loss=1.0, is_told=True), "shown"),
+        (StepCount([10, 30], [2, 3], total=20.0, loss=0.5, is_told=True), "shown"),
+        (StepCount([10, 30], [2, 3], total=20.0, loss=0.5), "shown"),
+        (StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=2.0, divisor=10, is_told=True), "shown"),
+        (StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40, is_told=True), "shown"),
+        (StepCount([10], [2], total=1e-3, loss=1e-4), "shown"),
+        (StepCount([1], [1], total=2.0, loss=2.0), "shown"),
+        (StepCount([1000, 1050], [2, 3], total=2000.0, loss=2.0), "shown"),
+        (StepCount([10], [2], total=20.0, loss=2.31), "unknown"),
+        (StepCount([10], [2], total=20.0, loss=2.31, is_told=True), "unknown"),
+        (StepCount([10], [2]), "unknown"),
+        (StepCount(), None),
     ],
 )
-def test_right_steps(count):
-    assert report(count).ok
+def test_right_steps(count, evidence):
+    """Of a loss that was compared the divisor is shown."""
+    found = report(count)
+    assert found.ok, str(found)
+    assert [line.evidence.value for line in found.lines if line.topic == "divisor"] == [evidence] * (
+        evidence is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,6 +53,11 @@ def test_right_steps(count):
         (StepCount([10], [2], total=20.0, loss=2.5), "divisor", Judgment.SUSPECT, "it is divided by 8"),
         (StepCount([10], [2], num_items=8), "divisor", Judgment.WRONG, "num_items_in_batch is 8, and the step has 10"),
         (StepCount([1000], [2], num_items=998), "divisor", Judgment.SUSPECT, "is 998, and the step has 1,000"),
+        (StepCount([1000], [2], num_items=999), "divisor", Judgment.SUSPECT, "is 999, and the step has 1,000 targets"),
+        (StepCount([20, 22], [2, 3], total=40.0, loss=2.0), "divisor", Judgment.SUSPECT, "20 to 22 targets"),
+        (StepCount([10], [2], total=1e-3, loss=1.25e-4), "divisor", Judgment.SUSPECT, "it is divided by 8"),
+        (StepCount([10], [2, 5], total=20.0, loss=2.5), "divisor", Judgment.SUSPECT, "it is divided by 8"),
+        (StepCount([1], [1], total=2.0, moved=(1.5, 1), loss=1.5), "wrong_targets", Judgment.WRONG, "one place off"),
         (StepCount([10, 30], [2, 3], total=20.0, loss=2.0), "divisor", Judgment.SUSPECT, "10 to 30 targets"),
         (
             StepCount([10, 30], [2, 3], total=20.0, loss=2.0, is_told=True),
@@ -89,11 +103,16 @@ def test_wrong_steps(count, problem, judgment, text):
         assert not [line for line in report(count).lines if line.topic == "divisor"], "no line of what is wrong"
 
 
-@pytest.mark.parametrize(("num_items", "is_right"), [(10, True), (20, True), (25, False), (40, True), (80, False)])
-def test_divisors_of_ranks(num_items, is_right):
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_divisors_of_ranks(ranks):
     """Own targets; of all ranks; or of all, where pairs of ranks have the same rows."""
-    counts = [StepCount([10], [2], num_items=num_items) for _ in range(4)]
-    assert report(*counts).ok is is_right
+    for num_items in (5, 10, 40 / 3, 15, 20, 25, 30, 40, 50, 80):
+        counts = [StepCount([10], [2], num_items=num_items) for _ in range(ranks)]
+        is_right = num_items in {10 * ranks / part for part in range(1, ranks + 1) if ranks % part == 0}
+        assert report(*counts).ok is is_right, num_items
+        assert ("on all ranks" in str(report(*counts).findings)) is (ranks > 1 and not is_right)
+    # A rank without a micro-batch of its own: shares need not be whole.
+    assert report(StepCount([3], [1], num_items=1.5), StepCount()).ok
 
 
 def test_a_loss_that_more_is_added_to_is_not_compared():
