@@ -70,6 +70,12 @@ def write(folder: Path, state: dict[str, Any], settings: dict[str, Any], **files
     return folder
 
 
+def completed(changes: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with changes; without a list of tokens where that is None."""
+    config = {**CONFIG, **changes}
+    return {key: value for key, value in config.items() if (key, value) != ("added_tokens_decoder", None)}
+
+
 def both(folder: Path) -> tuple[TokenizerFacts | None, TokenizerFacts]:
     """The facts as they are read, and those of Transformers."""
     read = read_facts(str(folder))
@@ -115,6 +121,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "other decoder": ({"decoder": {**STATE["decoder"], "use_regex": False}}, {}, {}),
     "no template": ({}, {"chat_template": None}, {}),
+    "no list of tokens": ({}, {"added_tokens_decoder": None}, {}),
     "cutting and padding": ({"truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}}, {}, {}),
     **{f"model {kind}": ({}, {}, {"config": {"model_type": kind}}) for kind in sorted(tokenizer_files._QWEN2)},
     "any file": ({"normalizer": None}, {"tokenizer_class": "PreTrainedTokenizerFast"}, {}),
@@ -137,7 +144,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 def test_what_is_read(tmp_path, name):
     """Without it a tokenizer of these classes could be read otherwise than Transformers makes it."""
     state, config, files = READ[name]
-    read, expected = both(write(tmp_path, {**STATE, **state}, {**CONFIG, **config}, **files))
+    read, expected = both(write(tmp_path, {**STATE, **state}, completed(config), **files))
     assert read is not None
     assert_equal(read, expected)
 
@@ -159,6 +166,7 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "bytes as tokens": ({"model": {**STATE["model"], "byte_fallback": True}}, {}, {}),
     "a token that the file lacks": ({"added_tokens": STATE["added_tokens"][:2]}, {}, {}),
     "a token that the list lacks": ({}, {"added_tokens_decoder": dict(list(CONFIG["added_tokens_decoder"].items())[:2])}, {}),
+    "a list of no tokens": ({}, {"added_tokens_decoder": {}}, {}),
     "another flag": ({"added_tokens": [*STATE["added_tokens"][:2], added(6, "<tool>", lstrip=True)]}, {}, {}),
     "a special token that strips": (
         {"added_tokens": [added(4, "<eos>"), added(5, "<im>", rstrip=True), added(6, "<tool>", special=False)]},
@@ -178,12 +186,7 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 def test_what_transformers_is_asked_for(tmp_path, name):
     """Without it a change of the file by Transformers would be missed."""
     state, config, files = copy.deepcopy(LEFT[name])
-    config = {
-        key: value
-        for key, value in {**CONFIG, **config}.items()
-        if not (key == "added_tokens_decoder" and value is None)
-    }
-    assert read_facts(str(write(tmp_path, {**STATE, **state}, config, **files))) is None
+    assert read_facts(str(write(tmp_path, {**STATE, **state}, completed(config), **files))) is None
 
 
 def test_defaults_of_the_class_are_not_guessed(tmp_path):

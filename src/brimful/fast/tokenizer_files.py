@@ -198,7 +198,7 @@ def _facts_of(
     # Transformers adds what the configuration lists and the file lacks; Qwen2's class has only that
     # list.
     if any(tokens.get(key) != value for key, value in config_tokens.items()) or (
-        is_qwen2 and config_tokens and config_tokens != tokens
+        is_qwen2 and "added_tokens_decoder" in config and config_tokens != tokens
     ):
         return None
     named_tokens = {name: config[name] for name in _NAMED_TOKENS if config.get(name) is not None}
