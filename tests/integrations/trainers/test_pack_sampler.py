@@ -133,6 +133,8 @@ def test_other_ranks_go_on_with_the_same_global_batches():
     again.load_state_dict(json.loads(json.dumps(later.state_at(15))))
     assert steps(again, 1, 4, skipped=5) == expected[1][5:]
     assert steps(later, 2, 2) == steps(again, 2, 4) == expected[2]
+    with pytest.raises(StateError, match="steps of 2 packs and these settings 4"):
+        first.load_state_dict({**state, "shapes": [[9, 4, 1], [9, 2, 1]]})  # as it was last
     with pytest.raises(StateError, match="steps of 4 packs and these settings 2: change the accumulation"):
         PackSampler(toy_packs(37), dp_world_size=2, costs=COSTS).load_state_dict(state)
 
