@@ -391,8 +391,8 @@ class CollatedBatch:
     @property
     def places(self) -> dict[int, Place]:
         """Places by the index of the sample; none if they are not certain."""
-        located = self.located if self.layout.certain else []
-        return {sample.index: place for sample, place in located}
+        pairs = self.located if self.layout.certain else []
+        return {sample.index: place for sample, place in pairs}
 
     @property
     def padding(self) -> BoolArray:

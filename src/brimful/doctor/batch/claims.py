@@ -261,7 +261,7 @@ def _claim_of_places(word: BatchWord, partner: BatchWord | None, shape: Shape) -
         reals = rows
     # Of places that begin together all but the last are empty: the end of a row comes before the
     # beginning of the next one.
-    starts = np.concatenate([[0], *(row + at * shape[1] for at, row in enumerate(rows))])
+    starts = np.concatenate([[0], *(row + index * shape[1] for index, row in enumerate(rows))])
     lengths = np.concatenate(
         [
             [0],

@@ -107,11 +107,11 @@ def check_samples(views: Sequence[BatchView], samples: list[SampleAlone]) -> Ite
     ]
     places, pieces = _whole(pieces, samples)
     open_samples = [sample for sample in samples if sample.number not in places]
-    merged, pieces = _merged(pieces, open_samples)
-    placed = set(chain(*merged))
-    open_samples = [sample for sample in open_samples if sample.number not in placed]
+    groups, pieces = _merged(pieces, open_samples)
+    numbers = set(chain(*groups))
+    open_samples = [sample for sample in open_samples if sample.number not in numbers]
     parts = _parts(pieces, open_samples)
-    yield from _tell_merged(merged)
+    yield from _tell_merged(groups)
     yield from _tell_parts(parts, samples)
     losses = [sample.number for sample in open_samples if sample.number not in parts]
     if losses:
@@ -189,11 +189,11 @@ def _merged(
     # Samples are sought only where the first two tokens of one stand.
     pairs = [_pairs(sample.ids)[0] for sample in samples if len(sample.ids) > 1]
     single_tokens = [sample.ids[0] for sample in samples if len(sample.ids) == 1]
-    merged: list[list[int]] = []
+    groups: list[list[int]] = []
     remainder = []
     for piece in pieces:
         ids, stop = piece.ids, 0
-        own: list[int] = []
+        group: list[int] = []
         places = np.flatnonzero(np.isin(_pairs(ids), pairs) | np.isin(ids, single_tokens))
         for place in places.tolist():
             if place < stop:
@@ -201,13 +201,13 @@ def _merged(
             texts = (ids[place : place + length].tobytes() for length in lengths)
             text = next((text for text in texts if numbers.get(text)), None)
             if text is not None:
-                own.append(numbers[text].pop(0))
+                group.append(numbers[text].pop(0))
                 stop = place + len(text) // ids.itemsize
-        if own:
-            merged.append(own)
+        if group:
+            groups.append(group)
         else:
             remainder.append(piece)
-    return merged, remainder
+    return groups, remainder
 
 
 def _pairs(ids: Int64Array) -> Int64Array:
@@ -240,8 +240,8 @@ def _place_in(text: bytes, ids: Int64Array) -> int:
     return place // size if place >= 0 else -1
 
 
-def _tell_merged(merged: list[list[int]]) -> Iterator[Finding]:
-    several = [numbers for numbers in merged if len(numbers) > 1]
+def _tell_merged(groups: list[list[int]]) -> Iterator[Finding]:
+    several = [numbers for numbers in groups if len(numbers) > 1]
     if several:
         number = sum(map(len, several))
         yield wrong(
@@ -251,7 +251,7 @@ def _tell_merged(merged: list[list[int]]) -> Iterator[Finding]:
             f"{first_few(several[0], len(several[0]))} are in one, without a boundary between them",
             "boundaries between all samples of a row",
         )
-    single = [numbers[0] for numbers in merged if len(numbers) == 1]
+    single = [numbers[0] for numbers in groups if len(numbers) == 1]
     if single:
         yield suspect(
             _TOPIC,
