@@ -259,20 +259,17 @@ def _claim_of_places(word: BatchWord, partner: BatchWord | None, shape: Shape) -
     reals = rows if partner is None else running_sums(partner, shape)
     if reals is None or [len(row) for row in rows] != [len(row) for row in reals]:
         reals = rows
+    starts = np.zeros(1, dtype=np.int64)
+    lengths = np.zeros(1, dtype=np.int64)
+    for index, (row, real) in enumerate(zip(rows, reals, strict=True)):
+        starts = np.append(starts, row + index * shape[1])
+        # The last boundary of a row begins a place without a sample.
+        sizes = np.append(np.minimum(np.diff(row), np.diff(real)), 0)
+        lengths = np.append(lengths, sizes[: len(row)])
     # Of places that begin together all but the last are empty: the end of a row comes before the
     # beginning of the next one.
-    starts = np.concatenate([[0], *(row + index * shape[1] for index, row in enumerate(rows))])
-    lengths = np.concatenate(
-        [
-            [0],
-            *(
-                np.append(np.minimum(np.diff(row), np.diff(real)), 0)[: len(row)]
-                for row, real in zip(rows, reals, strict=True)
-            ),
-        ]
-    )
     order = np.argsort(starts, kind="stable")
-    starts, lengths = starts[order].astype(np.int64), lengths[order].astype(np.int64)
+    starts, lengths = starts[order], lengths[order]
     size = shape[0] * shape[1]
     is_place = (starts < np.append(starts[1:], size)) & (starts < size)
     if not is_place.any():
