@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import load_of
 from brimful.planners.optimal.column_generation import ColumnGeneration
 from brimful.planners.optimal.knapsack import SearchLimit
+from brimful.planners.patterns import load_of
 from tests.planners.optimal.instances import fewest_packs
 
 
