@@ -203,9 +203,9 @@ class Filling(TextFiller):
                     turn_spans = turn_spans or self._finder.spans(marked_messages, tools, text)
                 except AssistantTurnsError:
                     return None
-                start, stop = turn_spans[len(turns)][0][0], turn_spans[len(turns)][-1][1]
+                (start, stop), *other_spans = turn_spans[len(turns)]
                 # With several spans, texts of other messages are written into the turn.
-                if len(turn_spans[len(turns)]) > 1 or not start <= slot_start <= end <= stop:
+                if other_spans or not start <= slot_start <= end <= stop:
                     return None
                 self._edges[around] = slot_start - start, stop - end
             head, tail = self._edges[around]
