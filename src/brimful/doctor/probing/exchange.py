@@ -147,9 +147,7 @@ def choose_trial(
     """
     masks = view.words_with(Role.MASK)
     firsts = view.first_positions
-    early = (
-        0 if firsts is None else max(0, position_start - int(firsts.min(initial=position_start)))
-    )
+    early = 0 if firsts is None else position_start - int(firsts.min(initial=position_start))
     place, ids, is_padding = _choose_place(view, config)
     trial = Trial(
         view.shape,
