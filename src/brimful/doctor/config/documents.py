@@ -63,6 +63,8 @@ def scalar(text: str) -> Any:
 
     >>> [scalar(text) for text in ("true", "8", "1e-5", "no", "null", "[1, a]")]
     [True, 8, 1e-05, 'no', None, [1, 'a']]
+    >>> scalar("'8'"), scalar("'8!")
+    ('8', "'8!")
     """
     if (plain := unveiled(text)) != text:
         value = Unknown(" ".join(plain.split()))
