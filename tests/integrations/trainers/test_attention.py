@@ -173,6 +173,15 @@ def test_the_choice_is_told_once_and_by_the_first_rank(capsys, monkeypatch):
     assert err.count("\n") == 1
 
 
+def test_the_device_that_is_asked_for_counts_and_then_the_one_of_the_model(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Machine, "here", lambda device: asked.append(device) or Machine("cpu"))
+    monkeypatch.setattr(attention, "_accelerator_of", lambda model: "of the model")
+    for device in ("cuda:1", None):
+        choose_attention(transformers.LlamaConfig(), device=device)
+    assert asked == ["cuda:1", "of the model"]
+
+
 def test_a_model_is_switched_from_whatever_it_has():
     model = tiny()
     for asked in ("eager", "sdpa", "sdpa", "eager"):

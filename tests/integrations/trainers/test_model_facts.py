@@ -198,6 +198,16 @@ def test_a_class_is_the_one_that_a_configuration_names():
         facts_of(5)
 
 
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_the_whole_model_says_that_it_is_a_decoder(is_decoder, monkeypatch):
+    """Not the language model inside, where no small model shows the direction."""
+    monkeypatch.setattr(model_facts, "sees_later_tokens", lambda *_: None)
+    configs = [SimpleNamespace(is_decoder=is_decoder), SimpleNamespace(is_decoder=not is_decoder)]
+    words = model_facts._direction([(None, config) for config in configs], {"create_bidirectional_mask"})
+    assert bool(words) is not is_decoder
+    assert model_facts._direction([(None, configs[0])], {"other"}) == ""
+
+
 CAUSAL_TYPES = sorted(
     set(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {*WITHOUT_SMALL_FORM}
 )

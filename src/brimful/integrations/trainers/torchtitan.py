@@ -134,10 +134,6 @@ class TorchtitanLoader:
                 "raise it"
             )
         tensors = self._collator.convert([batch])
-        positions = tensors["positions"]
         # Positions of a longer tail restart at 0, and torchtitan takes each round as a separate
         # document.
-        if batch.tail_length > self._context:
-            positions = positions.clone()
-            positions[-batch.tail_length :] %= self._context
-        return tensors["input"], positions, tensors["labels"]
+        return tensors["input"], tensors["positions"] % self._context, tensors["labels"]
