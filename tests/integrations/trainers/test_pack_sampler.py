@@ -122,8 +122,9 @@ def test_other_ranks_go_on_with_the_same_global_batches():
 
     expected = [steps(first, epoch, 4) for epoch in range(3)]
     for step in (0, 9, 10, 13, 20, 29):
-        state = first.state_at(step)
-        assert (state["epoch"], state["step"]) == divmod(step, 10)
+        for sampler in (first, PackSampler(toy_packs(37), dp_world_size=4)):
+            state = sampler.state_at(step)
+            assert (state["epoch"], state["step"]) == divmod(step, 10)
     first.set_epoch(1)
     state = json.loads(json.dumps(first.state_at(13)))
     assert (state["epoch"], state["step"]) == (1, 3)
