@@ -125,7 +125,8 @@ REFUSALS = (
         "rows of different lengths are compiled again and again",
         "PackCollator(padding=Padding(to=capacity, max_seqlen=capacity))",
         wrong=lambda args, collator: (
-            bool(getattr(args, "torch_compile", False)) and getattr(collator, "pad_to", 0) is None
+            bool(getattr(args, "torch_compile", False))
+            and getattr(getattr(collator, "padding", None), "to", 0) is None
         ),
     ),
     Refusal(
