@@ -72,6 +72,13 @@ def test_a_row_that_names_no_media_and_has_two_of_its_name_is_refused(tmp_path: 
     assert media == [picture(1)]
 
 
+def test_a_folder_without_rows_is_no_split(tmp_path: Path) -> None:
+    """Pictures alone, and hidden files, are of no row: a split would be asked for where there is one."""
+    write(tmp_path / "photos" / "train", **{"a.json": chat("<image>?"), "a.png": picture(1)})
+    write(tmp_path / "photos" / "test", **{"b.png": picture(2), ".c.json": chat("Hi?")})
+    assert results(open_source(tmp_path / "photos", media=True)) == [[picture(1)]]
+
+
 def test_sounds_and_videos_lie_beside_rows_too(tmp_path: Path) -> None:
     """Without it speech has to be described in another way than pictures."""
     files = {"a.json": chat("<audio>?"), "a.flac": b"sound", "b.json": chat("<video>?"), "b.mp4": b"video"}
