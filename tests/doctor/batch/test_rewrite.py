@@ -96,6 +96,20 @@ def test_one_segment_is_alone_in_each_row(case, data):
             assert getattr(word.value, "dtype", None) == getattr(other.value, "dtype", None)
 
 
+@given(case=made(repeats=False), data=st.data())
+def test_a_segment_is_cut_out(case, data):
+    """A batch of one row, as long as its only sample."""
+    view = read_batch(case.batch)
+    segment = data.draw(st.sampled_from(view.segments))
+    row, start, stop = segment
+    after = read_batch(alone(case.batch, view, [segment], is_cut=True))
+    assert after.ids.tolist() == [view.ids[row, start:stop].tolist()]
+    assert after.targets.tolist() == [[*view.targets[row, start : stop - 1].tolist(), -100]]
+    assert {tuple(claim.starts.tolist()) for claim in after.claims} <= {(0,)}
+    if after.positions is not None:
+        assert after.positions.tolist() == [[view.positions[row, start] + index for index in range(segment.length)]]
+
+
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: next(iter(words)))
 def test_words_of_other_loaders_are_rewritten(words):
     """A word that keeps its old boundaries contradicts the others."""
