@@ -90,7 +90,7 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
         SettingsError: one argument without the other, or a rank outside the world size.
 
     >>> find_ranks(rank=1, world_size=4)
-    Ranks(rank=1, world_size=4, speaks=True)
+    Ranks(rank=1, world_size=4, logs=True)
     """
     if (rank is None) != (world_size is None):
         raise SettingsError(
