@@ -182,6 +182,9 @@ class PlanSettings:
             wing_of(share).check_settings(self)
         if self.draw is not None:
             self.draw.check(self)
+        # Most calls break none of the rules below, and a reader of one need not follow the messages.
+        if not rule.contradicts and num_packs is None and max_path is None:
+            return
         algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
         packs_setting = num_packs and setting("num_packs", num_packs)
