@@ -65,7 +65,7 @@ def test_a_folder_may_have_spaces_and_one_epoch_has_no_next(tmp_path, monkeypatc
     """The path of a plan is told to workers after the epoch, with a space between."""
     prepared = []
     monkeypatch.setattr(Builder, "prepare", lambda self, epoch: prepared.append(epoch))
-    for options, expected in (
+    cases: list[tuple[dict[str, Any], list[int]]] = [
         ({"num_epochs": 1}, []),
         ({"num_epochs": 2}, [1]),
         ({}, [1]),
@@ -73,7 +73,8 @@ def test_a_folder_may_have_spaces_and_one_epoch_has_no_next(tmp_path, monkeypatc
         *[({"epoch": epoch, "num_epochs": 5}, []) for epoch in (4, 7)],
         ({"replan": False}, []),
         ({"ahead": False}, []),
-    ):
+    ]
+    for options, expected in cases:
         settings = PlanSettings(capacity=64)
         options = {"directory": tmp_path / "a b c", "progress": Progress(), **options}
         with shared_plan(CHATS, toy_chat_encoder(), settings, **options) as shared:

@@ -112,7 +112,7 @@ def test_weights_lie_beside_their_labels(name):
     weights = torch.cat(weights.unbind()) if weights.is_nested else weights
     assert weights[weights > 0].tolist() == [0.5, 0.5, 1]
     assert weights.dtype == F32
-    labels = given.get(key_of(name, "labels", "shifted labels", "targets"))
+    labels = given.get(key_of(name, "labels", "shifted labels", "targets") or "")
     if labels is not None and labels.shape == weights.shape:
         assert ((labels != -100) & (labels != 0)).equal(weights > 0)
 
@@ -324,7 +324,7 @@ def test_the_page_says_what_the_table_says(name):
     shape, labels, boundaries = ROWS_OF_PAGE[name]
     keys = {key.name: key for key in reversed(dialect_of(name).keys)}
     assert keys[key_of(name, "tokens")].form.endswith(shape.replace("(", "[").replace(")", "]"))
-    label = keys.get(key_of(name, "labels", "shifted labels"))
+    label = keys.get(key_of(name, "labels", "shifted labels") or "")
     if label is None:
         assert labels == f"none: `{key_of(name, 'targets', 'weights')}`"
     else:

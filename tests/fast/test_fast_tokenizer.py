@@ -47,6 +47,7 @@ class Panic(BaseException):
 )
 def test_a_library_that_fails_is_not_used_and_a_job_that_is_stopped_stops(small_qwen, monkeypatch, failure, reason):
     fast = Tokenizer(str(small_qwen))._fast
+    assert isinstance(fast, FastTokenizer)
 
     def fail(texts):
         raise failure
@@ -63,6 +64,7 @@ def test_a_library_of_other_tokens_is_not_used(small_qwen, monkeypatch):
     """The first text that it splits in another way is named."""
     tokenizer = Tokenizer(str(small_qwen))
     fast = tokenizer._fast
+    assert isinstance(fast, FastTokenizer)
     texts = ["a", "b" * 50, "c"]
     assert fast.difference(texts) == ""
     changed = fast.ids([texts[0], texts[2], texts[1]])

@@ -1,5 +1,7 @@
 """Each judgment that the machinery of facts makes, by its text, and the nearest settings that are not judged."""
 
+from typing import Any
+
 import pytest
 
 from brimful.doctor.config.examine import given_settings, judge
@@ -19,7 +21,7 @@ def judged(settings, *, version="1.2", ranks=None, newest="2.0", **fact):
     return [finding.detail for finding in report.findings] + list(report.notes)
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "value": ({"packing": True}, {"pack": "yes"}, {"pack": "no"}, "pack: yes (dict)"),
     "value that is not set": ({"packing": True}, {"pack": 1}, {}, "pack: 1 (dict)"),
     "text": ({"attention": "flash*att*"}, {"attn": "flash-attention-2"}, {"attn": "flex"}, "attn: flash-attention-2 (dict)"),
@@ -81,7 +83,7 @@ def test_a_condition_judges_and_its_neighbor_is_not_judged(name):
 def test_what_only_the_run_knows_is_not_judged_and_is_said(name):
     """A value that a branch gives is neither faulty nor right: silence would read as the default."""
     when, faulty, _, _ = CASES[name]
-    (key, *_), unknown = faulty, Unknown("$X")
+    key, unknown = next(iter(faulty)), Unknown("$X")
     settings = {**faulty, key: {"attn": unknown} if key == "model" else unknown}
     text = f"{'model.attn' if key == 'model' else key}: $X (dict)"
     assert judged(settings, when=when) == [f"unknown before the run: {text}"]
@@ -165,7 +167,7 @@ def test_ranks_judge_from_two_on():
     ],
 )
 def test_a_length_is_a_multiple_of_what_segment_and_row_are(settings, multiple, change):
-    fact = {"topic": "alignment", "when": {"cp": {"not": 1}}, "says": "rings"}
+    fact: dict[str, Any] = {"topic": "alignment", "when": {"cp": {"not": 1}}, "says": "rings"}
     fact |= {"segment_multiple": [2, "context_parallel"], "row_multiple": [3]}
     toy = facts_from("toy", {"name": "Toy", "roles": ROLES, "defaults": {"cp": 1}, "fact": [fact]})
     report = judge(RunSettings(given_settings(settings), toy, None), "toy")

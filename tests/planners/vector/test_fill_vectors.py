@@ -33,8 +33,9 @@ def test_random_packs_are_what_they_were(monkeypatch):
     """A score, an exchange or a refill that is another one still gives valid packs, a little fewer or more of them."""
     for name, value in (("_MIN_CANDIDATES", 5), ("_FEW_ITEMS", 30), ("_SCORED_ITEMS", 2)):
         monkeypatch.setattr(fill_vectors, name, value)
-    for name, value in (("_CLOSE_ENOUGH", 0.06), ("_SAMPLE_ITEMS", 20), ("_REPACK_ROUNDS", ((30, 3), (60, 1)))):
-        monkeypatch.setattr(pack_vectors, name, value)
+    monkeypatch.setattr(pack_vectors, "_CLOSE_ENOUGH", 0.06)
+    monkeypatch.setattr(pack_vectors, "_SAMPLE_ITEMS", 20)
+    monkeypatch.setattr(pack_vectors, "_REPACK_ROUNDS", ((30, 3), (60, 1)))
     with compiled_forms(False):
         assert digest_of(_random_packs, 150) == "d81839a58adc6d99"
 
