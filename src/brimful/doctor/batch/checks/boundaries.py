@@ -82,15 +82,16 @@ def check_end_marks(view: BatchView) -> Iterator[Finding]:
     families = {_family(name.removesuffix("_argmin")) for name in marks}
     for word in view.words_with(Role.BOUNDARIES):
         array = word.array
-        is_marked = _family(word.name) in families
-        if not is_marked or array is None or array.dtype == object or not array.size:
+        if array is None or array.dtype == object or not array.size:
+            continue
+        if _family(word.name) not in families:
             continue
         row = np.atleast_2d(array)[0]
-        has_end = bool((row < 0).any())
-        end = int(np.argmax(row < 0)) if has_end else len(row)
+        # A number below 0 ends them, or the array does.
+        end = int(np.argmax(np.append(row < 0, True)))
         name = f"{word.name}_argmin"
         mark = marks.get(name)
-        if mark is None and not has_end:
+        if mark is None and end == len(row):
             yield wrong(
                 _TOPIC,
                 _SHORT,
