@@ -182,7 +182,7 @@ def taken(batch, shard, places):
     weights = np.append(batch.target_weights[1:], np.float32(0))
     return replace(
         shard,
-        places=places,
+        indices=places,
         input_ids=batch.input_ids[places],
         position_ids=batch.position_ids[places],
         segment_index=batch.segment_index[places],
