@@ -1,7 +1,5 @@
 """One epoch of draws: ends, limits, and who gives out."""
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +10,7 @@ from brimful.errors import InvalidLengthsError
 from brimful.mixtures import Mixture
 from brimful.mixtures.draws import Elements, Queue, draw
 from brimful.plan import plan_packs
+from tests.library import work_of
 
 
 def pools(**sizes):
@@ -103,25 +102,12 @@ def test_four_times_the_sources_take_four_times_the_work(options):
         sources = {f"source {number}": 5 for number in range(num_sources)}
         limits = {"max_passes": dict.fromkeys(sources, 2.0)} if "max_passes" in options else {}
         mixture = Mixture(weights=dict.fromkeys(sources, 1.0), **{**options, **limits})
-        lengths, count = np.full(5 * num_sources, 30), 0
-
-        def trace(frame, event, _):
-            nonlocal count
-            module = frame.f_globals.get("__name__", "")
-            # The turns themselves are a loop to be compiled.
-            if not module.startswith("brimful.mixtures.") or module.endswith(".take_turns"):
-                return None
-            frame.f_trace_opcodes = True
-            count += event == "opcode"
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            plan_packs(lengths, capacity=1024, draw=mixture, sources=sources, algorithm="best_fit_decreasing")
-        finally:
-            sys.settrace(before)
-        return count
+        lengths = np.full(5 * num_sources, 30)
+        return work_of(
+            lambda: plan_packs(lengths, capacity=1024, draw=mixture, sources=sources, algorithm="best_fit_decreasing"),
+            "brimful.mixtures",
+            "brimful.mixtures.take_turns",
+        )
 
     fewest, most = work(100), work(400)
     assert 3 * fewest < most < 5 * fewest
