@@ -289,7 +289,7 @@ def test_one_call_of_flash_attention_is_all_runs(family, wrap, function, monkeyp
 INSTALLED = ["flash_attn_interface", "flash_attn", "torch.nn.attention.varlen"]
 
 
-@pytest.mark.parametrize("installed", [set(names) for n in range(4) for names in combinations(INSTALLED, n)], ids=str)
+@pytest.mark.parametrize("installed", [names for n in range(4) for names in combinations(INSTALLED, n)], ids=",".join)
 def test_the_fastest_installed_kernel_that_can_is_chosen(installed, monkeypatch):
     """Flash attention 3 runs on Hopper alone and without dropout, torch's own without dropout, none of them before
     Ampere, in float32, or with a softcap or sinks: such layers are computed run by run."""
