@@ -26,7 +26,7 @@ CEILINGS = {
     "encode": 22_230,
     "lengths": 2_920,
     "measure": 9_220,
-    "plan": 31_860,
+    "plan": 31_855,
     "store": 13_280,
     "serve": 9_990,
     "collate": 15_360,

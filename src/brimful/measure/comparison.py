@@ -125,7 +125,7 @@ def record(task: BlockTask, suffix: str, names: Iterable[str | None]) -> None:
     """
     path = Path(task.lengths_path).with_suffix(suffix)
     with contextlib.suppress(OSError, BrimfulError), atomic_file(path) as file:
-        file.write("\n".join(name for name in names if name is not None).encode())
+        file.write("\n".join(filter(None, names)).encode())
 
 
 def _fingerprints(task: BlockTask, lengths: ColumnTable) -> list[Fingerprint | None]:

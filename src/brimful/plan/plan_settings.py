@@ -182,8 +182,8 @@ class PlanSettings:
             wing_of(share).check_settings(self)
         if self.draw is not None:
             self.draw.check(self)
-        # Most calls break none of the rules below, and a reader of one need not follow the messages.
-        if not rule.contradicts and num_packs is None and max_path is None:
+        # A default call breaks none of the rules below, and its reader need not follow the messages.
+        if not (rule.contradicts or num_packs or max_path):
             return
         algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
