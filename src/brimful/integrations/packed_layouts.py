@@ -12,9 +12,10 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceError
-from brimful.media.tars import open_tar
 from brimful.sources.attachment_names import MARK
 from brimful.sources.lines import JsonLines
 from brimful.sources.rows import UniformBlockRows
@@ -277,7 +277,7 @@ def holds_packed_pairs(path: AnyPath) -> bool:
 
 def _is_tar_of_packs(path: AnyPath) -> bool:
     try:
-        with open(path, "rb") as file, open_tar(file) as tar:
+        with open(path, "rb") as file, _open_tar(file) as tar:
             first = tar.next()  # skips extended headers, with which some writers begin
     except (OSError, tarfile.TarError):
         return False
@@ -373,7 +373,7 @@ def tar_groups(path: AnyPath) -> Iterator[tuple[str, int, int, list[tarfile.TarI
             yield member
 
     try:
-        with open(path, "rb") as file, open_tar(file) as tar:
+        with open(path, "rb") as file, _open_tar(file) as tar:
             for key, group in groupby(
                 headers(tar), key=lambda member: member.name.partition(".")[0]
             ):
@@ -385,6 +385,13 @@ def tar_groups(path: AnyPath) -> Iterator[tuple[str, int, int, list[tarfile.TarI
         raise SourceError(f"{path} is not a readable tar: {error}") from error
 
 
+def _open_tar(file: IO[bytes]) -> AbstractContextManager[tarfile.TarFile]:
+    """Open a tar; loads media only here, since streams of texts read this module too."""
+    from brimful.media.tars import open_tar
+
+    return open_tar(file)
+
+
 def _read(location: _PackLocation) -> tuple[Any, ImageValue]:
     """Return the JSON of a pack, and the function that finds its images."""
     if not location.end:
@@ -392,7 +399,7 @@ def _read(location: _PackLocation) -> tuple[Any, ImageValue]:
     with open(location.path, "rb") as file:
         file.seek(location.start)
         content = io.BytesIO(file.read(location.end - location.start))
-    with open_tar(content) as tar:
+    with _open_tar(content) as tar:
         files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
         members = {name: file.read() for name, file in files if file is not None}
     return _parsed(members.get("json", b"")), images_among(members)
