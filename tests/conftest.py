@@ -56,9 +56,9 @@ _ROOM = 4 << 30
 
 
 def _use_memory() -> None:
-    """Let tests write their files into memory where it has room: they make forty thousand, each of which takes a disk's time.
+    """Let tests write their files into memory while it has room: they make forty thousand, each of which takes a disk's time.
 
-    Those of an earlier run that was killed go first. ``--basetemp=DIR`` keeps the files of a test elsewhere.
+    Files of an earlier run that was killed go first. ``--basetemp=DIR`` keeps the files of a test elsewhere.
     """
     if "PYTEST_XDIST_WORKER" in os.environ or "PYTEST_DEBUG_TEMPROOT" in os.environ or not _MEMORY.is_dir():
         return
@@ -149,7 +149,7 @@ def pytest_runtest_logfinish() -> None:
 
 
 def _leave_modules_out() -> None:
-    """Collect no garbage among what there is by now."""
+    """Collect no garbage among the objects of now."""
     global _num_modules
     gc.freeze()
     _num_modules = len(sys.modules)
@@ -240,7 +240,7 @@ def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def tmp_path(_folders: Iterator[Path], request: pytest.FixtureRequest) -> Path:
-    """A directory of the test. That of pytest would look through those of all tests before it names one."""
+    """A directory of the test. pytest's would look through the directories of all tests before it names one."""
     number, name = next(_folders), re.sub(r"\W", "_", request.node.name)[:30]
     folder = number.with_name(f"{number.name}-{name}")
     folder.mkdir()
@@ -249,7 +249,7 @@ def tmp_path(_folders: Iterator[Path], request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Paths of directories that do not exist. ``mktemp`` would look through those of all tests before it names one."""
+    """Paths of directories that do not exist. ``mktemp`` would look through the paths of all tests before it names one."""
     folder = tmp_path_factory.mktemp("caches")
     return (folder / str(number) for number in itertools.count())
 
@@ -274,7 +274,7 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Real data, where this checkout has it beside it."""
+    """Real data, if this checkout has it."""
     path = Path(__file__).parents[2] / "shared" / "data"
     if not path.is_dir():
         pytest.skip(f"no real data at {path}")
@@ -295,7 +295,7 @@ def qwen_tokenizer(data_dir: Path) -> Path:
 def small_qwen(qwen_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of the Qwen2.5 tokenizer with its first 10,000 merges: it loads in milliseconds, the whole in seconds.
 
-    Its special tokens follow at once: 10,256 is that of the end of a text, 10,268 that of a picture.
+    Its special tokens follow at once: 10,256 ends a text, 10,268 is a picture.
     """
 
     def cut(folder: Path) -> None:
@@ -327,7 +327,7 @@ def small_tokenizer(small_qwen: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def qwen(qwen_tokenizer: Path) -> Any:
-    """The Qwen2.5 tokenizer, loaded once for all tests: for those of its whole vocabulary, as it takes seconds."""
+    """The Qwen2.5 tokenizer, loaded once for all tests: for tests of its whole vocabulary, as loading takes seconds."""
     from brimful.encode.tokenizer import Tokenizer
 
     return Tokenizer(qwen_tokenizer)
@@ -379,7 +379,7 @@ def media_packs(media_home: Path, _comparisons: Path, tmp_path_factory: pytest.T
 def logged() -> Iterator[list[str]]:
     """Messages of warnings that the library logs in the test.
 
-    ``caplog`` comes with handlers on every logger there is, three times for each test: its plugin is off.
+    ``caplog`` comes with handlers on every logger, three times for each test: its plugin is off.
     """
     messages: list[str] = []
     handler = logging.Handler()

@@ -9,7 +9,7 @@ import pytest
 
 
 def long_but(short: Collection[Any], cases: Iterable[Any]) -> list[Any]:
-    """Return cases for ``parametrize``, all but those of ``short`` marked ``long``: ``make test-all`` runs them.
+    """Return cases for ``parametrize``, all but the ones in ``short`` marked ``long``: ``make test-all`` runs them.
 
     A case of several arguments is found by its first as well.
     """

@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def run(room: str, sample: int, seed: int) -> tuple[int, int]:
-    """Run the tests of a room on a sample of its mutants, and show each survivor; return their number, and that of all."""
+    """Run the tests of a room on a sample of its mutants, and show each survivor; return their number, and the number of all."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 
@@ -260,12 +260,12 @@ def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
     - annotations, and signatures with all that stands in them;
     - constants, and defaults of fields: a limit by one more or less is a matter of taste;
     - assertions, which hold always, so that a weaker one holds too;
-    - ``__repr__``, for people who look for mistakes;
+    - ``__repr__``, for users who look for mistakes;
     - decorators that change time or nothing: caches and ``overload``; and arguments of others (slots, frozen, kw_only),
       which change memory, or what a caller may do by mistake;
     - the amount of work from which ``compiled`` compiles: both forms give the same;
     - ``stacklevel`` of warnings: the line that is named with the message;
-    - ``copy=False`` of arrays, which only takes time where it is true;
+    - ``copy=False`` of arrays, which only takes time if true;
     - ``strict`` of ``zip`` and ``frozen``: guards against mistakes in the package, which are not there.
     """
     ranges: list[tuple[Position, Position]] = []

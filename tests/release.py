@@ -4,7 +4,7 @@
     make release-check TAG=v0.1.0 PYTHONS="3.10 3.13"
 
 Builds the source distribution, and the wheel from it; looks at their files and metadata; installs the wheel without extras, then with
-those of the README, in a new environment of each Python, and runs there what the README shows, outside of the checkout. Everything
+the README's, in a new environment of each Python, and runs there what the README shows, outside of the checkout. Everything
 else is done in a folder that is removed. ``dist/`` has the two files then, and the notes of the release.
 """
 
@@ -96,7 +96,7 @@ def new_environment(python: Path | str, folder: Path, *packages: str) -> Path:
 
 
 def interpreter(version: str) -> Path | None:
-    """Return the Python of a version that is on the path or that pyenv installed; None if there is none."""
+    """Return the Python of a version that is on the path or that pyenv installed, or None."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     places: list[Path | str | None] = [shutil.which(f"python{version}")]
     places += sorted(pyenv.glob(f"{version}.*/bin/python"))

@@ -121,7 +121,7 @@ def test_every_path_and_name_exists(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_name_is_in_the_file_that_is_named(name):
-    """Somebody who opens the file looks for the function in vain."""
+    """A reader who opens the file looks for the function in vain."""
     pairs = [(file, token) for file, names in PLACED_NAMES.findall(page(name)) for token in quoted(names)]
     assert pairs
     assert [
@@ -132,7 +132,7 @@ def test_every_name_is_in_the_file_that_is_named(name):
 
 
 def test_every_package_and_room_is_on_the_page():
-    """What the map leaves out is found by nobody."""
+    """What the map leaves out is not found."""
     folders = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")} - {"."}
     rooms = {f"plan/{room}" for room in rooms_of_the_plan()}
     said = {token.rstrip("/") for token in quoted(page())} | rooms

@@ -43,7 +43,7 @@ def test_the_docstring_draws_every_class_with_its_parent_and_its_builtin():
 
 
 def test_every_error_class_of_the_module_is_public():
-    """Without it a new class could be raised that nobody can import by the documented way."""
+    """Without it a new class could be raised that cannot be imported in the documented way."""
     defined = {
         name
         for name, value in vars(errors).items()
@@ -67,7 +67,7 @@ def test_a_bad_sample_survives_the_way_from_a_worker_process(where):
 
 
 def test_a_bad_sample_names_file_line_sample_and_reason():
-    """Without it nobody finds the row to repair."""
+    """Without it the row to repair is not found."""
     error = errors.BadSampleError("no JSON", sample_id=16)
     assert str(error) == "sample 16: no JSON"
     assert str(error.located("data.jsonl:17")) == "data.jsonl:17 (sample 16): no JSON"
@@ -94,7 +94,7 @@ def test_a_data_loader_makes_the_error_of_its_worker_anew():
 
 
 def test_a_missing_extra_prints_the_line_that_installs_it():
-    """Without it people would have to guess which extra a class belongs to."""
+    """Without it users would have to guess which extra a class belongs to."""
     error = errors.missing_extra("datasets", "huggingface", "reading x")
     assert isinstance(error, ImportError)
     assert str(error) == "reading x needs datasets, which is not installed: pip install 'brimful[huggingface]'"

@@ -167,7 +167,7 @@ HEAVY_FILES = {
 
 
 def package_of_module(module):
-    """The package of a module: that of its folder, a room of a wing, and the base for those that stand alone."""
+    """The package of a module: its folder's, a room of a wing, and the base for lone modules."""
     parts = module.path.relative_to(ROOT).with_suffix("").parts
     room = "/".join(parts[:2])
     return room if room in MAY_IMPORT else "base" if parts[0] in BASE else parts[0]
@@ -388,7 +388,7 @@ def test_modules_that_serve_and_that_measure_import_in_one_direction(rooms, num_
 
 
 def test_the_plan_is_seen_at_a_glance():
-    """In a flat folder of fifty files nobody finds where a plan begins."""
+    """In a flat folder of fifty files readers do not find where a plan begins."""
     entries = {path.name for path in (ROOT / "plan").iterdir() if path.name != "__pycache__"}
     assert len(entries) <= PLAN_ENTRIES
     assert entries == {"__init__.py"} | {
@@ -418,17 +418,17 @@ def test_heavy_libraries_are_imported_where_they_are_used():
 
 
 def test_the_compiler_has_one_home():
-    """Each place that asks for numba by itself decides anew what to do where it is missing, or has nowhere to write."""
+    """Each place that asks for numba decides once more what to do if it is missing, or has nowhere to write."""
     assert files_that_import("numba") == {"base/compiling.py"}
 
 
 def test_ray_has_one_home():
-    """A second place that talks to the cluster decides anew what becomes of a worker that dies."""
+    """A second place that talks to the cluster decides once more what becomes of a worker that dies."""
     assert files_that_import("ray") == {"clusters/ray.py"}
 
 
 def test_the_house_is_seen_at_a_glance():
-    """A newcomer who lists the package sees its rooms, and nothing else."""
+    """A newcomer who lists the package sees only its rooms."""
     rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     modules = {path.name for path in ROOT.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert len(rooms | modules) <= 26, sorted(rooms | modules)
@@ -442,7 +442,7 @@ def test_no_module_is_called_utils():
 
 
 def dotted(node):
-    """``pickle.load`` of the expression; what is no such name is empty."""
+    """``pickle.load`` of the expression; any other name is empty."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""

@@ -28,7 +28,7 @@ def test_import_loads_nothing_heavy():
 
 
 def test_import_costs_less_than_numpy_again():
-    """A ratio within one process, not a time: brimful's own part beside numpy's."""
+    """A ratio within one process, not a time: brimful's own part against numpy's."""
     code = (
         "import time; a = time.perf_counter(); import numpy; b = time.perf_counter(); import brimful; "
         "c = time.perf_counter(); print((c - b) / (b - a))"

@@ -67,7 +67,7 @@ def docstrings(module):
 
 
 def names_of_functions(module):
-    """Pairs of name and line: each parameter and each local of each function, once, without those of functions in it."""
+    """Pairs of name and line: each parameter and each local of each function, once, without locals of functions in it."""
     for function in module.nodes:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -115,7 +115,7 @@ def test_names_are_nouns():
 
 
 def test_code_has_comments():
-    """A docstring says what a function is for; an invariant is read where it holds."""
+    """A docstring says what a function is for; an invariant is read at its code."""
     num_comments = num_code = 0
     missing = []
     for module in modules():

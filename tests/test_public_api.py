@@ -294,7 +294,7 @@ def examples(name):
 
 @pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
 def test_examples_in_docstrings(name):
-    """Examples are the first thing people copy; each runs."""
+    """Examples are the first thing users copy; each runs."""
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for test in examples(name):
         runner.run(test)

@@ -161,7 +161,7 @@ def run_in_order(text, given=()):
 
 
 def test_there_is_working_code_by_line_twenty():
-    """First contact: nobody scrolls."""
+    """First contact: readers do not scroll."""
     assert "$ make demo" in "\n".join(README.splitlines()[:20])
 
 
@@ -250,7 +250,7 @@ def with_code(page):
 
 @pytest.mark.parametrize("page", list(filter(with_code, PAGES)))
 def test_blocks_of_a_page_stand_alone(page, demo):
-    """A block that needs a name from nowhere is one that nobody can try."""
+    """A block that needs a name from nowhere cannot be tried."""
     given = GIVEN[page]() if page in GIVEN else {}
     if page == "media.md":  # packs that say how media were encoded, though these hold none
         shutil.rmtree("packs")
@@ -298,7 +298,7 @@ OF_THE_DEMO = re.compile(r'"(packs|my-packs|tokenizer|model|processor|chats\.jso
 
 
 def test_a_page_says_where_its_code_runs():
-    """A block that opens ``packs`` from nowhere is one that nobody can try."""
+    """A block that opens ``packs`` from nowhere cannot be tried."""
     silent, seen = [], 0
     for path in DOCS.rglob("*.md"):
         text = path.read_text(encoding="utf-8")
@@ -343,7 +343,7 @@ def test_every_command_that_is_shown_is_one():
 
 
 def test_links_lead_somewhere():
-    """A dead link says that nobody looked; so does one to a heading that is gone."""
+    """A dead link shows neglect; so does one to a heading that is gone."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
     dead = []
     for page in pages:

@@ -58,7 +58,7 @@ def test_every_python_that_is_promised_is_tested():
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_steps_of_workflows_are_pinned_and_their_targets_exist(workflow):
-    """An action by a tag is whatever the tag points to on that day; a target that is gone fails where nobody looks."""
+    """An action by a tag is whatever the tag points to on that day; a target that is gone fails unseen."""
     targets = set(re.findall(r"^([\w -]+):", _read("Makefile"), flags=re.MULTILINE))
     targets = {name for line in targets for name in line.split()}
     text = workflow.read_text(encoding="utf-8")

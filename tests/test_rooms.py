@@ -82,7 +82,7 @@ def test_the_core_keeps_its_budget():
 
 
 def test_arrows_from_the_core_only_fall():
-    """Prints the arrows; where there are fewer, the number here is lowered."""
+    """Prints the arrows; if fewer, the number here is lowered."""
     assert len(arrows()) == NUM_ARROWS, "\n".join(" -> ".join(pair) for pair in arrows())
 
 
@@ -93,7 +93,7 @@ def test_wings_are_named_in_tables():
 
 @pytest.mark.parametrize("wing", WORDS)
 def test_lines_of_the_core_that_say_a_wing_only_fall(wing):
-    """Where there are fewer, the number here is lowered."""
+    """If fewer, the number here is lowered."""
     assert len(lines_with(wing)) == NUM_LINES[wing]
 
 

@@ -1,4 +1,4 @@
-"""The site: every page has a place, links and public names lead somewhere, options and API are those of the code."""
+"""The site: every page has a place, links and public names lead somewhere, options and API are the code's."""
 
 import doctest
 import importlib.util
@@ -41,7 +41,7 @@ def test_examples_in_the_hook(hook):
 
 
 def test_every_page_has_one_place(hook):
-    """A page that the navigation leaves out is found by nobody; one that it names twice is read twice."""
+    """A page that the navigation leaves out is not found; one that it names twice is read twice."""
     docs = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     pages = docs + [path for path, _ in hook.made_pages()]
     places = re.findall(r"[\w./-]+\.md", str(hook.expanded(nav(), pages)))
@@ -109,7 +109,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
 @pytest.mark.skipif(not MKDOCS, reason="pip install -e '.[docs]'")
 @pytest.mark.parametrize("line", ["[x](scale.md)", "[x](index.md#nothing)", "![x](no.svg)"])
 def test_a_dead_link_fails(line, tmp_path):
-    """Without ``strict`` and ``validation`` it is a line of a log that nobody reads."""
+    """Without ``strict`` and ``validation`` it is an unread line of a log."""
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     kept = re.search(r"^validation:\n(?: .*\n)+", settings, flags=re.MULTILINE).group()
     assert "\nstrict: true\n" in settings

@@ -1,4 +1,4 @@
-"""The words of the project: sixteen marks of a private English, counted in source and documentation.
+"""The words of the project: sixteen marks of a private English, counted in source, pages and docstrings of tests.
 
 Each mark stands where the field says something shorter: *after* for "behind", *not a* for "is no". CONTRIBUTING.md, section
 "Words", has the rewrites.
@@ -80,7 +80,19 @@ def of_pages():
     ]
 
 
-@pytest.mark.parametrize("texts", [of_source, of_pages])
+def of_tests():
+    """Docstrings of tests and of their helpers; other strings of tests quote messages and data."""
+    return [
+        (f"{path.relative_to(REPOSITORY).as_posix()}:{node.body[0].lineno}", text)
+        for path in sorted((REPOSITORY / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for text in [ast.get_docstring(node)]
+        if text
+    ]
+
+
+@pytest.mark.parametrize("texts", [of_source, of_pages, of_tests])
 def test_few_marks_of_a_private_english(texts):
     density, places = count(texts())
     assert density <= MOST_MARKS, f"{density:.1f} marks in ten thousand words\n" + "\n".join(places)

@@ -274,7 +274,7 @@ def test_a_careless_call_is_one_line_that_names_the_argument(mistake: str, made:
 
 
 def test_careless_calls_of_torch(made: Made) -> None:
-    """Without it a batch of one bare pack, a dialect that is no name, or a model by name end deep inside."""
+    """Without it a batch of one bare pack, an unknown dialect, or a model given as its name fails deep inside."""
     pytest.importorskip("torch")
     from brimful import PackCollator, collator_for, verify_packing
     from brimful.integrations.trainers import choose_attention, evaluate_samples, one_by_one
@@ -333,7 +333,7 @@ def test_a_wrong_type_is_also_the_error_that_python_raises_for_it() -> None:
 
 
 def test_packs_are_copied_pickled_and_compared() -> None:
-    """Without it the line for collators that ask a pack for its ``vars`` would be in the way of everything else."""
+    """Without it the line for collators that ask a pack for its ``vars`` would be in the way of all other errors."""
     pack = toy_pack([4, 2])
     for again in (copy.copy(pack), copy.deepcopy(pack), pickle.loads(pickle.dumps(pack))):
         assert again == pack

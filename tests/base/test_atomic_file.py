@@ -46,7 +46,7 @@ def test_an_atomic_file_says_that_the_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_an_atomic_file_clears_what_killed_writers_of_it_left(tmp_path):
-    """Without it every kill would leave another copy of a table beside it."""
+    """Without it every kill would leave another copy of a table next to it."""
     from brimful.base.locks import lock
 
     mine, used, others = ".t.bin.7-0a1b.tmp", ".t.bin.8-0a1c.tmp", [".t.bin.x.9-0a.tmp", ".u.bin.9-0a.tmp", "t.tmp"]

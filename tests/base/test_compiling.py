@@ -1,4 +1,4 @@
-"""Compiled where it pays, and wherever the package is installed."""
+"""Compiled where that pays, and wherever the package is installed."""
 
 import os
 import subprocess
@@ -69,7 +69,7 @@ def test_tests_choose_the_form(monkeypatch):
 
 
 def test_a_form_for_some_types_is_compiled_once():
-    """A training that met read-only arrays behind its first batch would compile again for a second, on every rank."""
+    """A training that met read-only arrays after its first batch would compile again for a second, on every rank."""
     pytest.importorskip("numba")
     fixed = np.arange(3)
     fixed.flags.writeable = False

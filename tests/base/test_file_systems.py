@@ -65,7 +65,7 @@ def test_our_own_errors_stay_as_they_are() -> None:
 
 
 def test_remote_parquet_is_refused_by_name() -> None:
-    """Without it Parquet behind a URL ends in an error of Arrow's own clouds."""
+    """Without it Parquet at a URL ends in an error of Arrow's own clouds."""
     with pytest.raises(
         SourceError, match=r"^hf://datasets/a/b.parquet: Parquet is read in place and must be a local file"
     ):

@@ -82,7 +82,7 @@ def test_an_array_differs_by_value_order_and_shape():
 
 
 def test_long_arrays_are_hashed_to_their_end():
-    """Without it a change behind the first chunk would go unseen."""
+    """Without it a change after the first chunk would go unseen."""
     array = np.zeros((1 << 20) + 2, dtype=np.int32)
     before = fingerprint_array(array)
     assert fingerprint_array(array.astype(np.int64)) == before

@@ -1,4 +1,4 @@
-"""The hub where it can be reached, and its cache where it cannot."""
+"""The hub while it can be reached, else its cache."""
 
 import socket
 import sys
@@ -29,7 +29,7 @@ def test_a_path_is_not_an_id(name, is_id):
     [("", True), ("online", False), ("own cache", False), ("no commit", False), ("empty", False), ("no files", False)],
 )
 def test_files_of_the_cache_are_used_where_the_hub_is_not_asked(fault, is_found, tmp_path, monkeypatch):
-    """Whoever is online may have newer ones."""
+    """A machine that is online may have newer ones."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", fault != "online")
     monkeypatch.setenv("TRANSFORMERS_CACHE", "/own" if fault == "own cache" else "")

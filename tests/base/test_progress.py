@@ -75,7 +75,7 @@ def test_json_is_one_object_a_line_with_these_keys(clock):
 
 
 def test_json_has_no_infinity_before_the_first_fresh_row(clock):
-    """Without it the line would hold Infinity, which is no JSON."""
+    """Without it the line would hold Infinity, which JSON does not have."""
     out = io.StringIO()
     bar = make_progress("json", out)
     with bar.stage("measure", total=10, unit="rows"):
@@ -94,7 +94,7 @@ def test_the_time_left_reads_as_a_clock(left, shown):
 
 
 def test_json_rounds_its_numbers_and_knows_no_rest_without_work(clock):
-    """Digits of a clock are noise; and a rest of which nothing is known is no number."""
+    """Digits of a clock are noise; and an unknown rest has no number."""
     out = io.StringIO()
     bar = make_progress("json", out)
     with bar.stage("measure", total=3, unit="rows"):

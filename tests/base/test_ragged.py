@@ -19,7 +19,7 @@ def ranges_in_an_array(draw):
 
 @given(ranges_in_an_array())
 def test_an_element_is_marked_where_a_range_holds_it(case):
-    """A mark too many trains on the user's words, and one too few loses those of the answer."""
+    """A mark too many trains on the user's words, and one too few loses words of the answer."""
     pairs, count = case
     begins, ends = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     expected = [any(begin <= element < end for begin, end in pairs) for element in range(count)]

@@ -19,7 +19,7 @@ def run(code, **options):
 
 @pytest.mark.parametrize(("signum", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_ends_the_program_whatever_it_does_and_what_was_registered_comes_first(signum, code):
-    """Without it nothing hears a signal while the main thread is in C, and workers stay behind."""
+    """Without it nothing hears a signal while the main thread is in C, and workers are left over."""
     outcome = run(
         "import hashlib, os, signal, threading; from brimful.base.stopping import at_the_end, end_at_signals\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -65,7 +65,7 @@ def test_ending_others_cannot_hang():
 
 
 def test_a_process_that_is_just_started_is_known_to_those_that_end_it():
-    """Without it a server of workers stays behind, and the end waits a second for a lock that nobody gives back."""
+    """Without it a server of workers is left over, and the end waits a second for a lock that is never released."""
     outcome = run(
         "import os, signal, threading; from brimful.base.stopping import at_the_end, end_at_signals, starting_a_process\n"
         "lock, processes = threading.Lock(), []\n"
@@ -79,7 +79,7 @@ def test_a_process_that_is_just_started_is_known_to_those_that_end_it():
 
 
 def test_the_line_of_a_stopped_program_does_not_begin_within_a_bar():
-    """On a terminal a bar has the line; in a log there is none."""
+    """On a terminal a bar has the line; in a log it has not."""
     master, slave = os.openpty()
     code = "from brimful.base.stopping import _say_stopped; _say_stopped()"
     subprocess.run([sys.executable, "-c", code], stderr=slave, check=True)
@@ -89,7 +89,7 @@ def test_the_line_of_a_stopped_program_does_not_begin_within_a_bar():
 
 
 def test_an_ignored_signal_stays_ignored():
-    """Without it a job under nohup, or in the background of a script, ends when somebody presses Ctrl-C elsewhere."""
+    """Without it a job under nohup, or in the background of a script, ends at a Ctrl-C elsewhere."""
     outcome = run(
         "import os, signal; from brimful.base.stopping import end_at_signals\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN); end_at_signals(); os.kill(os.getpid(), signal.SIGINT)\n"

@@ -55,7 +55,7 @@ def test_a_bad_sample_keeps_its_marks_when_it_is_located() -> None:
 
 
 def test_a_reason_that_goes_into_a_file_has_no_marks() -> None:
-    """Without it rejects.jsonl and tables of lengths hold characters that nobody can read."""
+    """Without it rejects.jsonl and tables of lengths hold unreadable characters."""
     error = BadSampleError(f"set {setting('train_on', 'all')}", sample_id=3)
     assert error.reason == 'set train_on="all"'
 
@@ -95,7 +95,7 @@ def test_bytes_have_three_digits_up_to_the_largest_unit(num_bytes: int, shown: s
 
 
 def test_as_many_examples_as_are_shown_have_no_more() -> None:
-    """``and 0 more`` would send people to look for them."""
+    """``and 0 more`` would send readers to look for them."""
     assert [first_few("abcdefghijk", total=total).endswith("more") for total in (9, 10, 11)] == [False, False, True]
 
 

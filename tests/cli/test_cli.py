@@ -65,7 +65,7 @@ def test_completion_answers() -> None:
 
 
 def test_a_mistyped_command_names_the_nearest(home: Path) -> None:
-    """Without it "No such command" is all there is to go on."""
+    """Without it "No such command" is the only help."""
     assert refused("pakc", "x") == "no command 'pakc': did you mean pack?"
     assert refused("zzz") == f"no command 'zzz': use one of {', '.join(COMMANDS)}"
     path = home / "chats.jsonl"

@@ -26,7 +26,7 @@ def job(chats: Path, tokenizer: Path, tmp_path: Path) -> Path:
 
 
 def test_a_file_alone_is_a_job(job: Path, tmp_path: Path) -> None:
-    """Without it a recipe that is kept beside a model cannot be run again as it is."""
+    """Without it a recipe that is kept with a model cannot be run again as it is."""
     run("pack", "--config", job)
     packs = open_packs(tmp_path / "packs")
     settings = packs.identity["settings"]

@@ -71,7 +71,7 @@ def failing_late():
 
 
 def program():
-    """A script that reads its own command line does not know that of doctor."""
+    """A script that reads its own command line does not know doctor's."""
     sys.exit(2)
 
 

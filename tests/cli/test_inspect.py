@@ -17,7 +17,7 @@ def test_inspect_shows_a_length_table(packs: Path) -> None:
 
 
 def test_inspect_shows_a_plan_and_a_pack_of_it(packs: Path) -> None:
-    """Without it nobody can see which samples share a pack before they are written."""
+    """Without it users cannot see which samples share a pack before they are written."""
     plan = Plan.open(packs / "plan.arrow")
     out, _ = run("inspect", packs / "plan.arrow")
     assert value(out, "packs") == f"4 of 70 tokens, {plan.fingerprint[:7]}"
@@ -32,7 +32,7 @@ def test_inspect_shows_a_plan_and_a_pack_of_it(packs: Path) -> None:
 
 
 def test_inspect_shows_a_store_and_checks_it(packs: Path, chats: Path, tokenizer: Path) -> None:
-    """Without it nobody can tell what a directory of packs was made from, or whether it is whole."""
+    """Without it a directory of packs does not say what it was made from, or whether it is whole."""
     out, _ = run("inspect", packs, "--check")
     assert value(out, "targets") == "86 in: 86 packed, 0 dropped, 0 lost to cuts"
     assert value(out, "packs") == "4 of 70 tokens in 1 shard"
@@ -100,7 +100,7 @@ def test_inspect_gives_json_of_all_that_it_shows(home: Path) -> None:
 
 
 def test_inspect_finds_a_sample(home: Path) -> None:
-    """Without it nobody can tell which pack holds sample 4, or why none holds sample 2."""
+    """Without it users cannot tell which pack holds sample 4, or why none holds sample 2."""
     packs, rows = home / "packs", home / "chats.jsonl"
     found = [outcome("inspect", packs, "--sample", number)[1].splitlines() for number in range(5)]
     assert [lines[0] for lines in found] == [f"sample         {number} at {rows}:{number + 1}" for number in range(5)]

@@ -23,7 +23,7 @@ def store(request, tmp_path):
 
 @pytest.mark.parametrize("store", ["references", "bytes"], indirect=True)
 def test_inspect_counts_media_and_says_where_they_are(store, tmp_path, request):
-    """Without it nobody can tell whether a store can be moved without its pictures."""
+    """Without it users cannot tell whether a store can be moved without its pictures."""
     out, _ = run("inspect", store, "--check")
     assert value(out, "media") == "12 images (4 distinct), 144 patches, 948 bytes"
     places = {
@@ -36,7 +36,7 @@ def test_inspect_counts_media_and_says_where_they_are(store, tmp_path, request):
 
 
 def found(*arguments):
-    """The error of a check, which comes behind the description of the store."""
+    """The error of a check, which comes after the description of the store."""
     code, _, err = outcome(*arguments)
     assert code == 2
     return err

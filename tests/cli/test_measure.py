@@ -69,7 +69,7 @@ def test_measure_finds_prefixes(chats: Path, tokenizer: Path, tmp_path: Path) ->
 
 
 def test_measure_takes_a_second_budget(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    """Without it nobody can plan for equal numbers of loss tokens."""
+    """Without it users cannot plan for equal numbers of loss tokens."""
     out, _ = run("measure", chats, "-o", tmp_path / "l", "--tokenizer", tokenizer, "--budget", "loss_tokens", "--quiet")
     answers = [length - 23 + 1 for length in LENGTHS]
     assert LengthTable.open(tmp_path / "l").budgets["loss_tokens"].tolist() == answers

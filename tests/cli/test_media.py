@@ -18,7 +18,7 @@ def pack(home: Path, *options: object) -> tuple[object, ...]:
 
 
 def test_the_summary_counts_media_and_a_second_run_says_the_same(media_home: Path, media_packs: Path) -> None:
-    """Without it nobody sees how many pictures the packs hold, or which one is too large."""
+    """Without it users do not see how many pictures the packs hold, or which one is too large."""
     summary = json.loads((media_packs / "summary.json").read_text())
     pictures = summary["media"]["kinds"]["image"]
     assert (pictures["count"], pictures["distinct"]) == (20, 20)
@@ -73,7 +73,7 @@ def test_flags_of_media_need_a_processor(chats: Path, tokenizer: Path, tmp_path:
 
 
 def test_a_wrong_processor_is_named(media_home: Path, tmp_path: Path) -> None:
-    """Without it the first message is about a file that nobody named."""
+    """Without it the first message is about a file that the user did not name."""
     for name, words in [
         ("processor/preprocessor_config.json", "is a file: name its directory"),
         ("nowhere", "is not a directory"),
@@ -123,7 +123,7 @@ def test_a_pack_is_shown_with_its_pictures_as_words(media_packs: Path) -> None:
 
 
 def test_the_page_shows_packs_as_pictures_and_stays_small(media_packs: Path, tmp_path: Path) -> None:
-    """Without it people open a viewer of their own to see what they train on."""
+    """Without it users open a viewer of their own to see what they train on."""
     page, again = tmp_path / "a.html", tmp_path / "b.html"
     out, _ = run("report", media_packs, "-o", page)
     run("report", media_packs, "-o", again)

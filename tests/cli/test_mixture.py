@@ -112,7 +112,7 @@ def test_files_of_two_thousand_sources_are_looked_up(mix: Path, monkeypatch: pyt
 
 
 def test_files_of_a_pattern_belong_to_its_source(mix: Path) -> None:
-    """And those of no source are named."""
+    """Settings that belong to no source are named."""
     mix.write_text("sources:\n  a: {path: 'x/*.jsonl', weight: 1}\n  b: {path: [y/, z.jsonl], weight: 1}\n")
     file = MixtureFile.read(str(mix))
     parts = [["x/1.jsonl", 1], ["x/2.jsonl", 2], ["z.jsonl", 3], ["y/1/2.txt", 4]]

@@ -49,7 +49,7 @@ def test_a_system_prompt_and_variables_of_the_template(packed: Any) -> None:
 
 
 def test_the_day_of_a_template_is_a_flag(packed: Any, tokenizer: Path, tmp_path: Path) -> None:
-    """Without it there is no way out of the error that asks for it."""
+    """Without it the user has no way out of the error that asks for it."""
     assert "31 Jan 2026" in packed([ROW], "--template-arg", "dated=true", "--date", "2026-01-31")
     path = write_rows(tmp_path / "rows.jsonl", [ROW])
     line = refused("measure", path, "--tokenizer", tokenizer, "--quiet", "--template-arg", "dated=true")

@@ -29,7 +29,7 @@ def shown_options(help: str) -> list[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_stands_in_a_group_once(name: str) -> None:
-    """Without it forty options stand in one list, or one that somebody adds is not shown at all."""
+    """Without it forty options stand in one list, or a new one is not shown at all."""
     command = _brimful.get_command(click.Context(_brimful), name)
     assert command is not None
     is_long = any("--help-all" in parameter.opts for parameter in command.params)

@@ -13,7 +13,7 @@ from tests.cli.tools import LENGTHS, outcome, refused, rendered, result_of, run,
 
 
 def test_pack_prints_the_account_of_the_whole_job(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    """Without it nobody sees what was dropped, how full the packs are, or that more is not possible."""
+    """Without it users do not see what was dropped, how full the packs are, or that more is not possible."""
     out, _ = run("pack", chats, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 70, "--quiet")
     assert value(out, "samples") == f"6 in {chats} (format messages)"
     assert value(out, "tokens") == "218, 36 a sample"
@@ -110,7 +110,7 @@ def test_the_same_command_works_again_where_packs_go_into_the_data(chats: Path, 
 
 
 def test_a_directory_of_other_things_takes_no_packs(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    """Without it packs are mixed in among them, and summary.json of somebody else is written over."""
+    """Without it packs are mixed in among them, and summary.json of another job is written over."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "summary.json").write_text("mine")
     for command in (

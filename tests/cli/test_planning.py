@@ -82,7 +82,7 @@ def test_a_table_that_waits_for_shares_is_named_with_them(chats: Path, tokenizer
 
 
 def test_plan_prints_its_account_and_saves_the_plan(tmp_path: Path) -> None:
-    """Without it the numbers on the screen are not those of the file."""
+    """Without it the screen and the file have different numbers."""
     np.save(tmp_path / "lengths.npy", np.array([*LENGTHS, 100]))
     out, _ = run("plan", tmp_path / "lengths.npy", "--max-length", 70, "--overflow", "drop", "-o", tmp_path / "p.plan")
     plan = Plan.open(tmp_path / "p.plan")
@@ -101,7 +101,7 @@ def test_plan_prints_its_account_and_saves_the_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--capacity", "--packing-length", "--seq-length"])
 def test_the_names_that_others_use_for_capacity_mean_the_same(flag: str, tmp_path: Path) -> None:
-    """Without it --capacity, the word of the whole documentation, is refused or means something else."""
+    """Without it --capacity, the word of the whole documentation, is refused or has another meaning."""
     np.save(tmp_path / "lengths.npy", np.array(LENGTHS))
     ours = result_of("plan", tmp_path / "lengths.npy", "--max-length", 70)
     assert result_of("plan", tmp_path / "lengths.npy", flag, 70) == ours
@@ -149,7 +149,7 @@ def test_plan_is_aligned_for_a_trainer(flags: list[object], alignment: Alignment
 
 
 def test_plan_takes_the_lengths_of_a_pack_store(home: Path) -> None:
-    """Without it the lengths beside the packs have to be known by their file name."""
+    """Without it the lengths next to the packs have to be known by their file name."""
     _, out, _ = outcome("plan", home / "packs", "--max-length", 30, "--json")
     assert one_json(out)["samples_packed"] == 4
 

@@ -33,7 +33,7 @@ def plan_file(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    """A pack store with its plan beside it and no length table."""
+    """A pack store with its plan and without a length table."""
     source = open_source([{"question": "1?", "answer": "abc" * number} for number in range(1, 9)])
     encoder = toy_chat_encoder()
     lengths = LengthTable.from_lengths([len(encoder.encode(source[at]).input_ids) for at in range(8)])
@@ -180,7 +180,7 @@ def test_a_plan_cannot_be_planned_anew_without_lengths(plan_file):
 
 
 def test_report_shows_lengths_plan_and_other_capacities(packs: Path) -> None:
-    """Without it nobody sees what a longer or shorter pack would give."""
+    """Without it users do not see what a longer or shorter pack would give."""
     out, _ = run("report", packs)
     assert value(out, "lengths").startswith("6 samples, 218 tokens, ")
     classes = [line.split() for line in out if "…" in line]
@@ -204,7 +204,7 @@ def test_report_takes_a_table_a_plan_or_an_array(packs: Path, tmp_path: Path) ->
 
 
 def test_a_report_on_data_names_the_command_that_measures_it(home: Path) -> None:
-    """Without it nobody knows that lengths come first."""
+    """Without it users do not know that lengths come first."""
     path = home / "chats.jsonl"
     assert refused("report", path).endswith(
         f"data is measured first: `brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"

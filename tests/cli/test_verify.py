@@ -99,7 +99,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words):
 
 @pytest.fixture(scope="module")
 def pictures(small_qwen, tmp_path_factory):
-    """Packs with pictures beside their processor."""
+    """Packs with pictures, and their processor."""
     from tests.verify import media_packs
 
     folder = media_packs.qwen_folder(tmp_path_factory.mktemp("pictures"), "qwen2-vl")
@@ -131,7 +131,7 @@ def test_what_packs_with_media_need(pictures, arguments, message):
 
 
 def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_path):
-    """Loaded with its tower; tokens are those of the packs."""
+    """Loaded with its tower; tokens are the packs' own."""
     from brimful import open_packs
     from brimful.media import MediaKind
     from brimful.verify.models import tiny_media_model

@@ -58,7 +58,7 @@ def result_of(*arguments: Any) -> dict[str, Any]:
 
 
 def value(lines: list[str], name: str) -> str:
-    """What stands behind a name at the beginning of a line."""
+    """What follows a name at the beginning of a line."""
     found = [line for line in lines if line.startswith(f"{name:<15}")]
     assert len(found) == 1, (name, lines)
     return found[0][15:]

@@ -1,4 +1,4 @@
-"""An S3 server on loopback, for tests of stores behind URLs."""
+"""An S3 server on loopback, for tests of stores at URLs."""
 
 from __future__ import annotations
 

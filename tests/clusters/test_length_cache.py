@@ -135,7 +135,7 @@ def test_settings_that_cannot_be_recorded_are_refused():
 
 
 def test_training_augments_at_every_access(path):
-    """Lengths come from the file, and each sample is transformed anew when its pack is served."""
+    """Lengths come from the file, and each sample is transformed again when its pack is served."""
     encoder, calls = toy_chat_encoder(), []
 
     def turn(sample):

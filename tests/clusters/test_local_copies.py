@@ -102,7 +102,7 @@ def test_a_copy_in_use_stays_and_is_reported(origin, tmp_path, logged):
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), max_size=12), st.integers(1, 5))
 def test_the_bound_holds_for_what_nobody_uses(tmp_path_factory, steps, room):
-    """In whatever order copies are opened and closed, those in use stay, and each download makes the rest fit."""
+    """In whatever order copies are opened and closed, the ones in use stay, and each download makes the rest fit."""
     folder = tmp_path_factory.mktemp("copies")
     copies = LocalCopies(Origin(folder / "origin"), folder / "cache", max_bytes=1000 * room)
     used = {}

@@ -95,7 +95,7 @@ def test_relative_paths_begin_where_the_job_was_started(surroundings, tmp_path, 
     ],
 )
 def test_a_machine_that_is_otherwise_is_refused_by_name(surroundings, other, message):
-    """Without it lengths are measured by two versions, or lie on a disk where nobody looks."""
+    """Without it lengths are measured by two versions, or lie on a disk that is not searched."""
     _, error, error_traceback = _started(replace(surroundings, **other))
     assert isinstance(error, SettingsError)
     assert str(error).startswith(f"node {os.uname().nodename} ")

@@ -1,6 +1,6 @@
-"""Workers that die, on a cluster of this process: what is done again, what is refused, and that none stays behind.
+"""Workers that die, on a cluster of this process: what is done again, what is refused, and that none is left over.
 
-``test_ray.py`` asks the same of Ray itself, where it is installed.
+``test_ray.py`` asks the same of Ray itself, if installed.
 """
 
 import logging

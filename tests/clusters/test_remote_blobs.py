@@ -1,4 +1,4 @@
-"""Blobs behind a URL of fsspec."""
+"""Blobs at a URL of fsspec."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_ranges(url, waits):
 
 
 def test_another_process_opens_it_itself(url):
-    """Connections cannot be sent: a store that is part of a task must be opened where it is used."""
+    """Connections cannot be sent: a store that is part of a task must be opened by its user."""
     store = open_blob_store(url)
     store.put_atomic("a", b"1")
     assert copy.deepcopy(store).get("a") == b"1"
@@ -204,7 +204,7 @@ def test_errors_of_a_file_at_a_url_are_one_line(error, kind, words):
 
 
 def test_a_file_at_a_url_has_a_version_that_changes_with_it(url):
-    """Else a changed file would be taken for the one that was measured."""
+    """Otherwise a changed file would be taken for the measured one."""
     store, versions = open_blob_store(url), []
     for data in (b"1", b"22"):
         store.put_atomic("a", data)

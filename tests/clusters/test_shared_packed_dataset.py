@@ -88,7 +88,7 @@ def test_a_folder_may_have_spaces_and_one_epoch_has_no_next(tmp_path, monkeypatc
 
 
 def test_a_loader_moves_on_to_the_plan_of_the_next_epoch(shared):
-    """``PackLoader`` is asked for by Lightning and torchtitan: nobody calls ``set_epoch`` of the data set there."""
+    """``PackLoader`` is asked for by Lightning and torchtitan: they never call ``set_epoch`` of the data set."""
     loader = PackLoader(shared.dataset(), first_of, seed=None)
     for epoch in range(3):
         served = ids_of(loader)

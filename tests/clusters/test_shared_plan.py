@@ -101,7 +101,7 @@ def test_followers_say_for_whom_they_wait(tmp_path, monkeypatch):
 
 
 def test_an_error_of_rank_0_is_raised_everywhere_with_its_class_and_traceback(tmp_path):
-    """A follower that only times out sends people to the wrong log."""
+    """A follower that only times out points to the wrong log."""
 
     def fault(epoch):
         raise ZeroDivisionError("row 7\nhas no tokens")
@@ -116,7 +116,7 @@ def test_an_error_of_rank_0_is_raised_everywhere_with_its_class_and_traceback(tm
 
 
 def test_all_ranks_change_epochs_together_and_each_is_built_once_ahead(tmp_path):
-    """A stale plan on one rank trains samples twice, and nobody sees it."""
+    """A stale plan on one rank silently trains samples twice."""
     build = Build(tmp_path, seconds=0.1)
     plans = make_all(build, tmp_path, num_epochs=4)
     with closed(plans):
@@ -461,7 +461,7 @@ def test_a_failed_builder_stays_for_those_who_wait(tmp_path, monkeypatch, error,
 
 
 def test_a_plan_opens_without_reading_its_arrays(tmp_path):
-    """Ranks map the file: what was checked by name may lie on a server, and be a gigabyte."""
+    """Ranks map the file: a file checked by its name may lie on a server, and be a gigabyte."""
     plans = make_all(Build(tmp_path), tmp_path, world_size=2, ahead=False)
     with closed(plans):
         assert isinstance(plans[1].plan, Plan)

@@ -60,7 +60,7 @@ def test_a_name_for_each_sample(tmp_path, count):
 
 
 def test_domains_that_are_gone_are_counted_again_and_a_plan_is_one_of_one(tmp_path):
-    """A plan that is there is used; without its domains the other ranks would find none."""
+    """An existing plan is used; without its domains the other ranks would find none."""
     found = []
     for _ in range(2):
         progress = Progress()

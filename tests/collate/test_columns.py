@@ -39,7 +39,7 @@ def laid_out(features, **options):
 
 
 def test_a_column_lies_at_its_tokens():
-    """Gaps behind segments and the padding at the end hold the fill, and so does what nothing predicts."""
+    """Gaps after segments and the padding at the end hold the fill, and so does what nothing predicts."""
     padding = Padding(to=12, segment_multiple_of=4)
     token = laid_out([numbered(toy_pack([3, 2]), place="token", fill=9)], padding=padding)
     assert token.column("old_log_probs").values.tolist() == [1, 2, 3, 9, 4, 5, 9, 9, 9, 9, 9, 9]
@@ -58,7 +58,7 @@ def test_a_column_lies_at_its_tokens():
     place=st.sampled_from(["token", "target"]),
 )
 def test_columns_follow_their_labels(lengths, unit, tail, dtype, place):
-    """Any dtype and any further dimensions: a value is beside its token before and after shifting."""
+    """Any dtype and any further dimensions: a value is at its token before and after shifting."""
     features, first = [], 0
     for sizes in lengths:
         pack = toy_pack(sizes, first_sample=first)

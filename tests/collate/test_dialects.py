@@ -1,4 +1,4 @@
-"""Dialects beside each other: positions, weights, padding, and what a model makes of each; and no key
+"""Dialects side by side: positions, weights, padding, and what a model makes of each; and no key
 without a line in the table. What each one says is read in ``dialects/test_<name>.py``."""
 
 import re
@@ -206,7 +206,7 @@ def samples():
 )
 @pytest.mark.parametrize("unit", [1, 4])
 def test_logits_equal_the_plain_reference(logits_of, name, attention, mask, unit):
-    """Packed in any dialect, with padding behind segments and at the end: what padded rows give, sample by sample."""
+    """Packed in any dialect, with padding after segments and at the end: what padded rows give, sample by sample."""
     pack = samples()
     plain = PackCollator(dialect="plain")([pack])
     expected = logits_of("sdpa", **{key: plain[key] for key in ("input_ids", "attention_mask", "position_ids")})
@@ -237,7 +237,7 @@ STARTS = {
 
 
 def values_of(batch, name=""):
-    """Values of a batch by the names of keys; of a list of mappings, those of the first."""
+    """Values of a batch by the names of keys; of a list of mappings, the values of the first."""
     batch = batch[0] if isinstance(batch, list) and isinstance(batch[0], dict) else batch
     if not isinstance(batch, dict):
         return {name: batch}

@@ -9,7 +9,7 @@ from brimful.testing.toys import toy_pack
 
 
 def test_media_keep_their_owner():
-    """Items of the second pack belong to segments behind those of the first, and a pack may have none."""
+    """Items of the second pack belong to segments after the first pack's, and a pack may have none."""
     image = AttachedInputs(
         "image", np.array([1, 1], dtype=np.int32), {"pixel_values": np.ones((6, 2)), "grid": np.ones((2, 3))}
     )

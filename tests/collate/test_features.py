@@ -199,7 +199,7 @@ def test_grids_without_positions_are_refused_unless_something_makes_them():
 
 
 def test_what_the_family_knows_of_its_placeholders(tmp_path):
-    """Their token, from the tokenizer beside the processor, and how many patches are one."""
+    """Their token, from the tokenizer next to the processor, and how many patches are one."""
     (tmp_path / "preprocessor_config.json").write_text("{}")
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"id": 151655, "content": "<|image_pad|>"}]}')
     row = with_pictures(1)

@@ -1,4 +1,4 @@
-"""A weight, factor or divisor that makes a loss NaN, 0 or its opposite is refused where it is given."""
+"""A weight, factor or divisor that makes a loss NaN, 0 or its opposite is refused at its setting."""
 
 import math
 

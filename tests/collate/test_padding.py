@@ -27,7 +27,7 @@ from brimful.testing.toys import toy_pack
     ],
 )
 def test_worked_examples(lengths, padding, boundaries, real, positions):
-    """Positions go on through the padding behind a segment, as the kernels of Transformer Engine take them."""
+    """Positions go on through the padding after a segment, as the kernels of Transformer Engine take them."""
     batch = lay_out([toy_pack(lengths)], padding=Padding(**padding), pad_token_id=0)
     assert batch.cu_seqlens.tolist() == boundaries
     assert batch.cu_seqlens_real.tolist() == real
@@ -87,7 +87,7 @@ def test_any_policy_keeps_every_token(packs, unit, segment_unit, spare, to):
     ids=["true", "bucket", "just", "fixed"],
 )
 def test_longest_segment(limit, expected):
-    """A Python integer: as a tensor it defeats the cache of FlashAttention 4; as any number, that of compilers."""
+    """A Python integer: as a tensor it defeats the cache of FlashAttention 4; as a varying number, compilers' caches."""
     batch = lay_out([toy_pack([300, 20])], padding=Padding(to=400, max_seqlen=limit))
     assert batch.max_seqlen == expected
     assert type(batch.max_seqlen) is int

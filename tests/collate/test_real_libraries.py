@@ -1,4 +1,4 @@
-"""Batches fed to the code that they are made for, where it is installed; each test names what it needs."""
+"""Batches fed to the code that they are made for, if installed; each test names what it needs."""
 
 import importlib
 from types import SimpleNamespace
@@ -233,7 +233,7 @@ def test_megatron_reads_the_batch(padding):
 
 @pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
 def test_megatron_bridge_takes_samples_out_for_positions(padding):
-    """Qwen2.5-VL and GLM-4.5V: each sample from where it lies, and none that is empty."""
+    """Qwen2.5-VL and GLM-4.5V: each sample from its own start, and none that is empty."""
     utils = real("megatron.bridge.training.utils.packed_seq_utils")
     pack = toy_pack(LENGTHS)
     given = PackCollator(dialect="megatron_bridge", padding=padding)([pack])

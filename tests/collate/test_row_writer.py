@@ -17,7 +17,7 @@ from brimful.testing.toys import toy_pack
 
 @contextmanager
 def written_by(form):
-    """Packs are written by the compiled form, or by the one in NumPy; skips where there is no numba."""
+    """Packs are written by the compiled form, or by the one in NumPy; skips without numba."""
     if form == "compiled":
         pytest.importorskip("numba")
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +120,7 @@ def test_packs_of_any_kind_of_arrays_make_the_same_row(form):
     ],
 )
 def test_a_pack_that_contradicts_itself(form, unit, change, value):
-    """Compiled code that believed it would read behind arrays and write there; so would the right pack before it."""
+    """Compiled code that believed it would read past arrays and write there; so would the right pack before it."""
     pack = toy_pack([3, 3])
     changes: dict[str, Any] = {change: np.array(value, dtype=getattr(pack, change).dtype)}
     pack = replace(pack, **changes)
@@ -130,7 +130,7 @@ def test_a_pack_that_contradicts_itself(form, unit, change, value):
 
 @pytest.mark.parametrize("start", [0, 2])
 def test_both_forms_write_read_only_packs_of_any_size(start):
-    """What comes out of a shard: views that nobody may write to, thousands of tokens, micro-batches of packs."""
+    """What comes out of a shard: read-only views, thousands of tokens, micro-batches of packs."""
     rng = np.random.default_rng(0)
     packs = [toy_pack(rng.integers(1, 700, size).tolist(), seed=size) for size in (1, 20, 300)]
     for pack in packs:

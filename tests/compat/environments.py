@@ -1,4 +1,4 @@
-"""Environments of trainers: which releases there are, and one environment for each, made by uv."""
+"""Environments of trainers: which releases exist, and one environment for each, made by uv."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def source_of(folder: Path, package: str, release: str) -> Path:
 
 
 def first_line(text: str) -> str:
-    """Return the line that says most: the last one of a traceback, else the first one; paths of the machine left out."""
+    """Return the line that says most: the last one of a traceback, otherwise the first one; paths of the machine left out."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no message"]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit|Interrupt)\b", line)]
     line = re.sub(r"^(error:|[×x]|╰─▶)\s*", "", errors[-1] if errors else lines[0])

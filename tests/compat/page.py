@@ -66,7 +66,7 @@ def cell(check: str, outcome: Outcome | None) -> str:
 
 
 def failures(records: Iterable[Record], trainers: Mapping[str, Trainer]) -> list[str]:
-    """Return a line for each release and reason: the remark on it, or else its error."""
+    """Return a line for each release and reason: the remark on it, or its error."""
     places: dict[tuple[str, str], list[str]] = {}
     for record in records:
         trainer = trainers[record.trainer]

@@ -66,7 +66,7 @@ def test_a_rank_that_fails_says_so(others):
     ],
 )  # fmt: skip
 def test_a_rank_that_can_run_nothing(others, tail, given_by_others, brought_by_this, answer):
-    """It fails no rank while no other has a step; served one it raises by itself, and a lower rank that fails is named."""
+    """It fails no rank while no other has a step; served one it raises alone, and a lower rank that fails is named."""
     given, brought = others
     given[:] = given_by_others
     agreement = RankAgreement(tail, group="ranks")

@@ -66,7 +66,7 @@ def test_samples_without_targets_do_not_break_the_capacity():
 
 
 def test_a_reached_budget_is_closed():
-    """As in VeOmni: a sample without targets does not join once the targets are enough, though there is room for it."""
+    """As in VeOmni: a sample without targets does not join once the targets are enough, though it has room."""
     settings = TokenBudget(4, count="loss_tokens", capacity=8)
     assert lengths_of(compose([4, 2, 4], settings, loss_tokens=[4, 0, 3])) == [[4], [2, 4]]
 
@@ -96,7 +96,7 @@ def test_exact_fit_takes_the_oldest_that_fill_the_budget():
 
 
 def test_exact_fit_without_an_exact_sum():
-    """Then the fullest that there is."""
+    """Then the fullest of all."""
     assert lengths_of(compose([3, 4, 4, 4], TokenBudget(10, fit="exact"))) == [[3, 4], [4, 4]]
 
 

@@ -48,7 +48,7 @@ class Samples:
 
 
 class Stream:
-    """Samples one after the other, that knows where it stands."""
+    """Samples one after the other, that knows its position."""
 
     def __init__(self, lengths):
         self.samples, self.at, self.epoch = Samples(lengths), 0, 0
@@ -99,7 +99,7 @@ def test_micro_batches_are_packs():
 
 
 def test_a_rank_encodes_only_what_it_serves():
-    """On 512 ranks anything else is 512 times the work."""
+    """On 512 ranks any other way is 512 times the work."""
     one = by_index(LENGTHS, dp_rank=1, dp_world_size=3)
     served = sorted(i for batch in one for pack in batch for i in pack.sample_ids.tolist())
     assert sorted(one.order.feed._source.asked) == served
@@ -197,7 +197,7 @@ def test_trees_in_a_stream_stay_whole_and_are_in_its_state():
 
 
 class Rewound(list):
-    """A stream that can go on from where it was."""
+    """A stream that can go on from its position."""
 
     place = 0
 
@@ -380,7 +380,7 @@ def test_counted_steps_are_those_that_come(lengths, world, micro, tail, settings
 
 
 def test_an_error_of_the_collator_skips_no_sample():
-    """A state that was saved after it would begin behind a micro-batch that nobody saw."""
+    """A state that was saved after it would begin after a micro-batch that was not served."""
     whole = [content(batch) for batch in by_index(LENGTHS)]
 
     def collate(packs):
@@ -467,7 +467,7 @@ def test_the_state_of_samples_by_index_is_small_and_has_no_tokens():
 
 
 def test_a_state_that_does_not_fit_is_refused():
-    """By name: going on with other samples, budgets or ranks repeats and skips data without a word."""
+    """With its name: going on with other samples, budgets or ranks repeats and skips data without a word."""
     loader = by_index(LENGTHS, dp_world_size=2, micro_batches=2)
     next(iter(loader))
     state = loader.state_dict()
@@ -544,7 +544,7 @@ def with_pictures(number):
 
 
 class Rows(list):
-    """A stream of rows that can go back to where it was."""
+    """A stream of rows that can go back to an earlier position."""
 
     taken = 0
 

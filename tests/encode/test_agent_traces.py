@@ -184,7 +184,7 @@ def test_results_of_tools_in_the_turn_of_their_call_are_no_targets():
 
 
 def test_answers_that_share_a_header():
-    """Without it the end of a turn would be taken for that of its first answer, and the second one would be refused."""
+    """Without it the end of a turn would be taken for the end of its first answer, and the second one would be refused."""
     template = (
         "{% for m in messages %}{% if loop.first or messages[loop.index0 - 1].role != m.role %}<|im_start|>{{ m.role }}\n"
         "{% endif %}{{ m.content | trim }}{% if loop.last or messages[loop.index0 + 1].role != m.role %}<|im_end|>\n"

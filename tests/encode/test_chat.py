@@ -100,7 +100,7 @@ def test_real_chats_with_tools_described(small_tokenizer):
 
 
 def test_text_that_the_normaliser_changes(small_tokenizer):
-    """Without it labels behind a decomposed letter would lie one character off."""
+    """Without it labels after a decomposed letter would lie one character off."""
     encoder = ChatEncoder(small_tokenizer)
     assert trained(encoder, chat("cafe\u0301 e\u0301", "e\u0301te\u0301")) == ["été<|im_end|>"]
 
@@ -326,7 +326,7 @@ def test_an_encoder_pickles(tmp_path):
 
 
 def test_an_unknown_choice_names_the_known_ones():
-    """Without it a typing error would train on something else."""
+    """Without it a typing error would train on other text."""
     with pytest.raises(SettingsError) as caught:
         _chatml(train_on="answers")
     assert str(caught.value) == "train_on 'answers' is unknown: use one of assistant, last, all"

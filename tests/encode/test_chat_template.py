@@ -42,7 +42,7 @@ def test_texts_are_those_of_transformers(name, turns):
 
 
 def test_a_template_cannot_change_the_rows():
-    """Its refusal is that of Jinja's sandbox."""
+    """Jinja's sandbox refuses it."""
     encoder = ChatEncoder(
         tokenizer_of(STYLES["chatml"]), chat_template="{{ messages.append(1) }}{{ messages[0].content }}"
     )

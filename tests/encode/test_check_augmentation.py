@@ -88,7 +88,7 @@ def test_pictures_among_texts(tmp_path):
 
 
 def test_packing_probes_before_it_measures(tmp_path):
-    """Packs hold the samples as they are, so nothing else changes."""
+    """Packs hold the samples as they are, so the rest stays as it is."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(map(json.dumps, TEXTS)))
     with pytest.raises(AugmentationError, match="Stutter changes lengths"):

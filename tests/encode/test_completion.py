@@ -119,7 +119,7 @@ ROWS = {
     ],
 )
 def test_a_source_gets_the_encoder_that_it_needs(rows: str, mode: str, expected: type[Encoder]) -> None:
-    """Without it whoever brings other rows has to know which class reads them."""
+    """Without it a user with other rows has to know which class reads them."""
     assert type(encoder_for(open_source(ROWS[rows]), tiny_tokenizer(), mode=mode)) is expected
 
 

@@ -57,7 +57,7 @@ def test_several_samples_are_encoded_in_one_call():
 
 
 def test_iterating_reads_some_samples_ahead(monkeypatch):
-    """The order is that of the source; the encoder is asked for a few hundred samples at a time, not for all."""
+    """The order is the source's; the encoder is asked for a few hundred samples at a time, not for all."""
     monkeypatch.setattr(encoded_samples, "_BATCH_SAMPLES", 4)
     samples = _samples()
     stream = iter(samples)

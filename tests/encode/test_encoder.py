@@ -13,7 +13,7 @@ from brimful.testing.toys import toy_chat_encoder
 
 
 def test_an_encoder_without_faster_libraries_says_so():
-    """Without it whoever writes an encoder would have to write six members that say nothing."""
+    """Without it the author of an encoder would have to write six members that say nothing."""
     encoder = toy_chat_encoder()
     engine = encoder.engine
     assert engine.reference is encoder

@@ -7,7 +7,7 @@ from brimful.encode.jinja_templates import examined, excerpt_of, replace_texts
 
 
 def test_a_shape_is_examined_once(monkeypatch):
-    """Until there are too many: then all begin again, as shapes that never recur fill the memory."""
+    """Until they are too many: then all begin again, as shapes that never recur fill the memory."""
     monkeypatch.setattr(jinja_templates, "_MAX_SHAPES", 2)
     results: dict[str, str] = {}
     asked = []

@@ -44,7 +44,7 @@ def template_of(seed: int) -> str:
 
 
 def compare(tokenizer: Tokenizer, seed: int, num_rows: int = NUM_ROWS) -> tuple[int, int]:
-    """Return the rows of one random template that were compared, and those of them that are filled in."""
+    """Return the rows of one random template that were compared, and which of them are filled in."""
     source, rows = template_of(seed), random_rows(seed, num_rows)
     samples = [sample for sample in Source(MemoryRows(rows)).read(0, len(rows)) if isinstance(sample, Sample)]
     assert len(samples) == len(rows)

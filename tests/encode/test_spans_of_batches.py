@@ -1,4 +1,4 @@
-"""Spans of a batch are those of its texts, whichever way each was found."""
+"""Spans of a batch are the spans of its texts, whichever way each was found."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_the_rendering_that_finds_turns_is_bounded_too():
 
 
 def test_a_transformers_that_is_not_known_yet_is_not_asked(monkeypatch):
-    """It is compared with Jinja on chats of its own, where it would never end."""
+    """It is compared with Jinja on chats of its own, on which it would never end."""
     monkeypatch.setattr(chat_template, "knows_transformers", lambda: False)
     monkeypatch.setattr(chat_template, "load_verdict", lambda subject: None)
     encoder = ChatEncoder(tiny_tokenizer(), chat_template=EACH + ENDLESS["loops in loops"])

@@ -1,4 +1,4 @@
-"""Runs of tokens by the bytes of a vocabulary are those that the ``tokenizers`` library gives."""
+"""Runs of tokens by the bytes of a vocabulary equal the ``tokenizers`` library's."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_runs_are_those_of_the_reference(normalizer, texts, data):
 
 
 def test_texts_in_another_form_go_to_the_reference(monkeypatch):
-    """A decomposed accent has other bytes than its tokens: counting bytes would shift everything behind it."""
+    """A decomposed accent has other bytes than its tokens: counting bytes would shift everything after it."""
     tokenizer = _aligning(normalizer=True)
     asked = []
     real = Tokenizer._align_by_reference

@@ -48,7 +48,7 @@ def test_hard_texts_hold_every_kind_of_character():
 @settings(max_examples=300)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3))
 def test_any_texts_have_equal_ids(qwen, texts):
-    """Without it two libraries could differ where nobody looked."""
+    """Without it two libraries could differ unseen."""
     assert qwen.ids(texts) == qwen.reference.ids(texts)
 
 
@@ -118,7 +118,7 @@ def test_facts_of_a_second_job_are_those_of_the_first(small_qwen, fresh_cache, t
     ("alphabet", "is_joined"), [("ab", True), ("a ", False), (["#version", "b"], False), (["b", "#version"], True)]
 )
 def test_the_state_is_that_of_the_tokenizer(alphabet, is_joined, fresh_cache):
-    """Merges are written as one text each, which loads in less time, unless that would say something else."""
+    """Merges are written as one text each, which loads in less time, unless that would change them."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import models
     from transformers import PreTrainedTokenizerFast
@@ -209,7 +209,7 @@ def test_facts_of_a_hub_id_are_kept_offline(hub_cache, fresh_cache, small_qwen):
 
 
 def test_facts_of_a_hub_id_are_of_its_present_files(hub_cache, fresh_cache, qwen, monkeypatch):
-    """A name of the hub means other files tomorrow: facts of those of yesterday would give their tokens."""
+    """A name of the hub means other files tomorrow: facts of yesterday's files would give their tokens."""
     from huggingface_hub import constants
 
     first, second = (str(hub_cache / "snapshots" / (digit * 40)) for digit in "12")

@@ -52,7 +52,7 @@ def test_an_answer_that_repeats_the_question_is_found_at_its_own_place(name, enc
 
 @pytest.mark.parametrize("name", ["llama 3", "gemma"])
 def test_a_template_that_trims(name, encoders):
-    """Without it spaces around a content would move every label behind them."""
+    """Without it spaces around a content would move every later label."""
     sample = chat("  q\n", "\n\n a one \n", "q2 ", " a two")
     answer = STYLES[name].answer
     assert trained(encoders[name], sample) == [answer.format("a one"), answer.format("a two")]
@@ -100,7 +100,7 @@ def test_thoughts_of_a_template_like_qwen3():
 
 
 def test_thoughts_that_the_template_takes_out_of_earlier_answers():
-    """Without it reasoning data of several turns, of which the text is no prefix of anything, could not be used."""
+    """Without it reasoning data of several turns, whose text is not a prefix of anything, could not be used."""
     thought, empty = "<think>\nwhy\n</think>\n\n", "<think>\n\n</think>\n\n"
     assert trained(_qwen3(), chat("q", f"{thought}a1", "q", "a2")) == ["a1<|im_end|>", f"{empty}a2<|im_end|>"]
     assert trained(_qwen3(), chat("q", "a1", "q", f"{thought}a2")) == ["a1<|im_end|>", f"{thought}a2<|im_end|>"]

@@ -1,4 +1,4 @@
-"""The fast library is used where it gives the tokens of the reference for texts on which tokenizers differ."""
+"""The fast library is used if it gives the tokens of the reference for texts on which tokenizers differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations that are filled in have the text, the tokens and the targets of those that Jinja renders."""
+"""Conversations that are filled in have the text, the tokens and the targets that Jinja gives."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_templates_that_look_are_rendered(old, new):
 
 
 def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
-    """The proof is no promise: the first conversation of a shape is compared, and hard texts of the first shapes."""
+    """The proof is not a promise: the first conversation of a shape is compared, and hard texts of the first shapes."""
     sample = _samples([ROW])[0]
     shape = open_shape_of(sample.messages or (), sample.tools)
     conversation = shape, sample.messages or (), sample.tools
@@ -290,7 +290,7 @@ def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
     last_only=st.booleans(),
 )
 def test_spans_of_several_texts_are_the_answers(conversations, last_only):
-    """Without it the labels of a batch would be those of other rows."""
+    """Without it the labels of a batch would belong to other rows."""
     encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
     texts, expected = [], []
     for row, turns in enumerate(conversations):

@@ -148,7 +148,7 @@ def test_templates_that_look_at_calls(body):
 
 @pytest.mark.parametrize("call", [{"name": "f", "arguments": '{"x": 1}'}, {"name": "", "arguments": {}}, {"name": "f"}])
 def test_calls_of_other_kinds(call):
-    """Arguments that are a text are quoted once more by ``tojson``, and no name is no text to fill in."""
+    """Arguments that are a text are quoted once more by ``tojson``, and no name is taken for a text to fill in."""
     messages = [{"role": "assistant", "content": "a", "tool_calls": [{"function": call}]}]
     assert proved_text("{% for m in messages %}{{ m.content }}{% endfor %}", {}, messages, None) is None
 

@@ -21,7 +21,7 @@ def test_no_text_has_no_spans():
 
 
 def test_values_go_to_their_slots():
-    """In their order, or in that of the template; the answers are slots with characters of the template around them."""
+    """In their order, or in the template's; the answers are slots with characters of the template around them."""
     turns = (Turn(start=0, last=1, head=1, tail=2), Turn(start=2, last=5, head=0, tail=1))
     plain = Skeleton(("<a>", "-b-", "|", "<end>"), turns)
     assert plain.table.tolist() == [[0, 1, 1, 2], [2, 5, 0, 1]]

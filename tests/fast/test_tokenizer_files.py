@@ -77,7 +77,7 @@ def completed(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def both(folder: Path) -> tuple[TokenizerFacts | None, TokenizerFacts]:
-    """The facts as they are read, and those of Transformers."""
+    """The facts as they are read, and Transformers' own."""
     read = read_facts(str(folder))
     return None if read is None else read[0], TokenizerFacts.of(AutoTokenizer.from_pretrained(folder))
 
@@ -94,7 +94,7 @@ def assert_equal(read: TokenizerFacts, expected: TokenizerFacts) -> None:
 
 
 def test_the_installed_transformers_was_compared():
-    """A release that changes one of its files is read by itself until the tests of this module passed with it.
+    """A release that changes one of its files is read without the fast library until the tests of this module passed with it.
 
     Then its digest, which this test shows, belongs into ``verdicts``."""
     assert knows_transformers(), transformers_digest()
@@ -102,7 +102,7 @@ def test_the_installed_transformers_was_compared():
 
 @pytest.mark.parametrize("name", ["qwen2.5", "bert-base-uncased"])
 def test_real_tokenizers(data_dir, name):
-    """BERT's class makes its tokenizer anew, and nobody here knows how."""
+    """BERT's class builds its tokenizer in an unknown way."""
     read, expected = both(data_dir / "tokenizers" / name)
     assert (read is not None) == (name == "qwen2.5")
     if read is not None:

@@ -34,7 +34,7 @@ def _without_links(*_args, **_options):
 
 
 def _die_at_claim(occurrence, work, directory):
-    """Run a job without hard links, in a process that is killed where it has claimed its nth name."""
+    """Run a job without hard links, in a process that is killed once it has claimed its nth name."""
     real, claims = os.replace, []
 
     def replace(source, target):

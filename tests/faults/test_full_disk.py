@@ -1,4 +1,4 @@
-"""P4: a disk that is full at any place loses nothing, says what to do, and the same producer goes on when there is room.
+"""P4: a disk that is full at any place loses nothing, says what to do, and the same producer goes on once the disk has room.
 
 On a file system that is really full where one can be mounted (as root), and with writes that fail elsewhere.
 """

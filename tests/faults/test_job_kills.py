@@ -254,7 +254,7 @@ def survive(job: Callable[..., None], some: Samples, home: Path, whole: Whole, r
     home.mkdir()
 
     def fault() -> tuple[str, int] | float | None:
-        """Die early, as most of the job is done by others, or was done by those that were killed."""
+        """Die early, as most of the job is done by others, or was done by killed ones."""
         if kills >= MOST_KILLS or rng.random() < 0.1:
             return None
         parts = num_tasks + kills
@@ -303,7 +303,7 @@ def layouts_of(kind: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs by name, and what each leaves where it is not killed."""
+    """Jobs by name, and what each leaves if it is not killed."""
 
     packs: Path
     """Packs of each kind of samples, in its folder, and the references of pairs."""

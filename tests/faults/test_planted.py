@@ -18,7 +18,7 @@ from tests.store.stores import texts, tree
 
 
 class TestLateStore(BlobStoreContract):
-    """Its own writes a view sees at once: nothing else could be relied on."""
+    """Its own writes a view sees at once: only that could be relied on."""
 
     @pytest.fixture
     def store(self, tmp_path):
@@ -46,7 +46,7 @@ def test_the_blobs_of_others_are_late_and_in_any_order(tmp_path):
 
 
 def test_examples_of_the_faults():
-    """An example that fails misleads whoever writes the next fault."""
+    """An example that fails misleads the author of the next fault."""
     assert doctest.testmod(planted).failed == 0
 
 

@@ -21,7 +21,7 @@ LENGTHS = np.random.default_rng(3).integers(2, 11, 60).tolist()
 
 
 def ended(pid):
-    """The exit code of a process: 0, or that of SIGKILL."""
+    """The exit code of a process: 0, or SIGKILL's."""
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code in (0, -signal.SIGKILL), code
     return code
@@ -45,7 +45,7 @@ def expected(folder):
 
 @pytest.mark.parametrize("point", long_but({"mid-write", "after-shard"}, CRASH_POINTS))
 def test_killed_at_every_point(tmp_path, point):
-    """P1: at the first, a middle and a late passing of each point; the stream is that of one run, byte for byte."""
+    """P1: at the first, a middle and a late passing of each point; the stream equals one run's, byte for byte."""
     hashes = expected(tmp_path / "whole")
     kills = 0
     for occurrence in (1, 6, 13):
@@ -100,7 +100,7 @@ def survive(folder, seed):
 
 @pytest.mark.long
 def test_two_processes_of_two_names(tmp_path):
-    """P1, P2: nothing is lost and nothing comes twice, whoever is first with a record."""
+    """P1, P2: nothing is lost and nothing comes twice, whichever is first with a record."""
     kills = 0
     for seed in range(2):
         (tmp_path / str(seed)).mkdir()
@@ -130,7 +130,7 @@ def produce_pictures(rows, pictures, stream, point, occurrence):
 
 @pytest.mark.parametrize("point", long_but({"after-media", "mid-write"}, MEDIA_CRASH_POINTS))
 def test_killed_at_every_point_with_pictures(tmp_path, point):
-    """P1, P8: shards and containers are those of one run, whether their media lie in files or came with rows."""
+    """P1, P8: shards and containers equal one run's, whether their media lie in files or came with rows."""
     write_pictures(tmp_path / "in", range(5))
     rows = picture_rows()
     produce_pictures(rows, tmp_path / "in", tmp_path / "whole", None, 0)
@@ -202,7 +202,7 @@ def kill_with_pictures(folder, seeds, enough):
 
 
 def test_two_processes_with_pictures(tmp_path):
-    """P2: whoever is first with a record, its container is the one that is named, and holds what its packs need."""
+    """P2: the container of the process that is first with a record is named, and holds what its packs need."""
     kill_with_pictures(tmp_path, range(4), 4)
 
 

@@ -178,7 +178,7 @@ def signalled(
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process group has a process, but for dead ones that nobody asked about yet."""
+    """Whether a process group has a process, but for dead ones that were not waited for."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -225,7 +225,7 @@ def finish(*arguments: Any) -> None:
 
 @pytest.fixture(scope="module")
 def never_stopped(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The files of a job that nobody stopped."""
+    """The files of a job that was not stopped."""
     folder = tmp_path_factory.mktemp("whole")
     finish(*PACK, rows, "-o", folder / "packs", "--num-proc", 1, "--cache-dir", folder / "cache")
     return tree(folder / "packs")

@@ -65,7 +65,7 @@ def finish(home: Path, out: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("stage", ["measuring", pytest.param("writing", marks=pytest.mark.long)])
 def test_ctrl_c_twice_loses_no_picture(media_home: Path, tmp_path: Path, stage: str) -> None:
-    """Without it a job of days on pictures begins anew, or leaves packs whose media are of another run."""
+    """Without it a job of days on pictures starts over, or leaves packs whose media are of another run."""
     never_stopped = finish(media_home, tmp_path / "whole")
     assert sum(name.startswith("shards/") for name in never_stopped) > 2, "one shard alone proves nothing"
     (tmp_path / "driver.py").write_text(DRIVER)

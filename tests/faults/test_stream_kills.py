@@ -65,7 +65,7 @@ def chunk_of(directory, number):
 
 
 def produce_naively(directory, point, occurrence):
-    """Write chunks in place, beginning behind those that exist; the folder is the only state."""
+    """Write chunks in place, beginning after the existing ones; the folder is the only state."""
     if point is not None:
         die_at(point, occurrence)
     directory.mkdir(exist_ok=True)

@@ -52,7 +52,7 @@ def test_a_job_that_finishes_takes_nothing_from_one_that_still_runs(tmp_path, mo
 
 
 def test_of_two_jobs_one_plans(tmp_path, monkeypatch):
-    """Without it two searches that find different packs would leave the packs of one beside the plan of the other."""
+    """Without it two searches that find different packs would leave the packs of one with the plan of the other."""
     real, entered, plans = job_module.plan_with, threading.Barrier(2), []  # type: ignore[attr-defined]
 
     def plan_with(table, settings, **options):

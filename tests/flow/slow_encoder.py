@@ -9,7 +9,7 @@ _Toy = type(toy_chat_encoder())
 
 
 class Slow(_Toy):  # type: ignore[valid-type]
-    """Takes its time for each batch, and ends its process at a row that asks for it. Its lengths are those of the toy."""
+    """Takes its time for each batch, and ends its process at a row that asks for it. Its lengths are the toy's."""
 
     def __init__(self, seconds=0.0):
         super().__init__()

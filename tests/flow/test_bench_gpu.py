@@ -1,4 +1,4 @@
-"""What runs on a GPU when there is one runs here too, small; a stage that fails or hangs costs its own rows."""
+"""What runs on a GPU runs here too, small; a stage that fails or hangs costs its own rows."""
 
 import importlib
 from itertools import pairwise

@@ -28,7 +28,7 @@ def test_every_mark_has_its_file_and_every_file_its_mark() -> None:
 
 
 def test_other_seeds_draw_other_pictures() -> None:
-    """Without it the seed is no seed."""
+    """Without it the seed decides nothing."""
     first, second = (make_media_chats(num_chats=8, num_tones=1, seed=seed) for seed in (0, 1))
     assert first.files.keys() == second.files.keys()
     assert first.files != second.files

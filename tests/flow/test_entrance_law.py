@@ -124,7 +124,7 @@ def test_every_column_message_token_and_target_is_used_named_or_refused(
 
 
 def test_targets_are_those_of_what_is_trained() -> None:
-    """The count of the table is that of the labels a collator makes of each sample alone."""
+    """The count of the table equals the labels that a collator makes of each sample alone."""
     pytest.importorskip("torch")
     from brimful import PackCollator
 

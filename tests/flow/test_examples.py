@@ -46,7 +46,7 @@ def run(name: str, tmp_path: Path, *arguments: str) -> str:
 
 
 def run_here(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What an example prints that needs no process of its own: another one would import everything anew."""
+    """What an example prints that needs no process of its own: another one would import everything again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
@@ -168,7 +168,7 @@ def test_packed_and_padded_losses_of_images_agree(media_home: Path, media_packs:
 
 @pytest.mark.long
 def test_real_speech_arrives(data_dir, tmp_path, tmp_path_factory) -> None:
-    """Clips of LJ Speech with their words, as somebody records and transcribes them."""
+    """Clips of LJ Speech with their words, as they are recorded and transcribed."""
     pytest.importorskip("transformers")
     recordings = tmp_path_factory.mktemp("speech")
     for line in (data_dir / "audio" / "audio.jsonl").read_text(encoding="utf-8").splitlines():
@@ -267,7 +267,7 @@ def demo_files(made, monkeypatch):
 
 
 def command(line: str) -> str:
-    """Run a command line as shown, without the comment behind it; its name."""
+    """Run a command line as shown, without its comment; its name."""
     arguments = shlex.split(line, comments=True)[1:]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -316,7 +316,7 @@ def test_files_can_be_read_as_the_page_on_formats_shows(demo_files, capsys) -> N
 
 
 def test_the_page_on_formats_names_every_key_and_column(demo_files) -> None:
-    """A key that the page leaves out is one that nobody else will write."""
+    """A key that the page leaves out is written nowhere else."""
     command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
     page = (EXAMPLES.parent / "docs" / "formats.md").read_text(encoding="utf-8")
     for module in re.findall(r"<!-- docstring: ([\w.]+) -->", page):  # in their place on the site

@@ -1,4 +1,4 @@
-"""Each part of each key and fingerprint changes it: else a cache, a plan or a state of other data is taken for one's own.
+"""Each part of each key and fingerprint changes it: otherwise a cache, a plan or a state of other data is taken for one's own.
 
 A key is a function of named parts, with a base value and another one of each. A part that a constructor takes, or a field
 that settings have, and that no case here names, fails: so a new one cannot be forgotten.
@@ -71,7 +71,7 @@ class Key:
         of: makes the key.
         base, others: a value of each part, and another one, for which the key must differ.
         silent: parts that do not decide the content, each with a value that must leave the key as it is.
-        names: of all parts that there are; those of the function if None.
+        names: of all parts; the function's if None.
     """
 
     of: Callable[..., Any]

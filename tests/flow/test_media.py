@@ -127,7 +127,7 @@ def test_a_sample_with_pictures_is_not_cut(source, encoder, tmp_path):
 
 
 def test_samples_with_pictures_that_are_all_too_long(source, encoder, tmp_path):
-    """The way out is no cut, which would be refused in turn."""
+    """The way out does not name a cut, which would be refused in turn."""
     pictures = open_source([row for row in rows() if row["images"]], media=True)
     settings = PlanSettings(capacity=16, overflow="drop")
     with pytest.raises(OversizedSampleError, match="Choose smaller images with max_pixels, a larger capacity"):
@@ -185,7 +185,7 @@ TOKENS = {
 
 
 def tiny_model(family, patch_size=14):
-    """A random model of the family, of some thousand parameters beside its vocabulary."""
+    """A random model of the family, of some thousand parameters without its vocabulary."""
     import torch
     import transformers
 
@@ -277,7 +277,7 @@ LLAVA_TEMPLATE = (
 
 
 def llava_store(source, small_qwen, directory):
-    """Packs for LLaVA in a directory, beside their processor; and their features."""
+    """Packs for LLaVA in a directory, with their processor; and their features."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(small_qwen)

@@ -108,7 +108,7 @@ def test_packed_is_alone(packs, processor):
 
 
 def test_another_rate_is_refused(packs, tmp_path, processor):
-    """The settings of the batch have to be those of the job."""
+    """The settings of the batch have to equal the job's."""
     settings = json.loads((processor / "preprocessor_config.json").read_text())
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "hop_length": 320}))
     collator = PackCollator(media=MediaFeatures(tmp_path, "qwen2-audio"))

@@ -1,4 +1,4 @@
-"""Broken pictures among good ones: each is accounted for with its reason, and nobody else is lost with it."""
+"""Broken pictures among good ones: each is accounted for with its reason, and no other sample is lost with it."""
 
 import io
 import json

@@ -104,7 +104,7 @@ def internvl(small_qwen, tmp_path):
 
 
 def test_sounds_and_pictures_in_one_model(omni):
-    """Qwen2.5-Omni's thinker: both towers get gradients, and positions in space are those that the model counts itself."""
+    """Qwen2.5-Omni's thinker: both towers get gradients, and positions in space equal the model's own."""
     pytest.importorskip("transformers", minversion="5.23")  # which has no release for Python 3.10
     packs, model, features = omni
     # Where positions are not given, the model finds media by the tokens before them: those of these packs.
@@ -173,7 +173,7 @@ def a_mask_turned_about(batch):
 @pytest.mark.long
 @pytest.mark.parametrize("fault", [sounds_exchanged, a_mask_turned_about])
 def test_verify_finds_exchanged_sounds(omni, fault):
-    """By itself a sound has fewer columns than in a batch with a longer one: what lies under its mask is compared."""
+    """Alone a sound has fewer columns than in a batch with a longer one: what lies under its mask is compared."""
     from brimful.verify import verify_packing
 
     packs, model, features = omni

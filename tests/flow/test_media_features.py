@@ -1,4 +1,4 @@
-"""Packs that hold ready features: bit for bit those that are made when a batch is read."""
+"""Packs that hold ready features: bit for bit as made when a batch is read."""
 
 import shutil
 

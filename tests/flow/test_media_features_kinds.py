@@ -1,4 +1,4 @@
-"""Ready features of videos and sounds: bit for bit those that are made when a batch is read, whatever stopped the job."""
+"""Ready features of videos and sounds: bit for bit as made when a batch is read, whatever stopped the job."""
 
 import json
 import multiprocessing
@@ -137,7 +137,7 @@ def home_of(small_qwen, tmp_path_factory):
 
 @pytest.mark.parametrize("family", VIDEOS + SOUNDS)
 def test_features_are_those_that_are_made_when_read(home_of, family):
-    """Without the processor and the bytes: the same arrays by name, dtype and bits, and the same positions."""
+    """Without the processor and the bytes: the same names, dtypes and bits of arrays, and the same positions."""
     home = home_of(family)
     made, stored = home.pack("bytes", "bytes"), home.pack("features")
     read, make = MediaFeatures.of_packs(stored), MediaFeatures.of_packs(made, home.processor)
@@ -185,7 +185,7 @@ def test_the_size_on_disk_is_said_before_anything_is_written(home_of, family):
 
 
 def test_padding_of_spectrograms_takes_no_room(home_of):
-    """A sound of 0.7 seconds has 70 columns of 400; those of 300 seconds that Qwen2.5-Omni pads to would be 15 MB."""
+    """A sound of 0.7 seconds has 70 columns of 400; the 300 seconds that Qwen2.5-Omni pads to would be 15 MB."""
     home = home_of("qwen2-audio")
     maker = FeatureMaker(home.processor, home.encoder.family)
     item = home.encoder.encode(home.source[1]).attachments[0]
@@ -199,7 +199,7 @@ def test_padding_of_spectrograms_takes_no_room(home_of):
 
 
 def test_a_spectrogram_that_is_made_anew_each_time_is_refused(home_of, monkeypatch):
-    """A feature extractor that adds noise gives other columns behind the end too: what is restored would not be what was made."""
+    """A feature extractor that adds noise gives other columns after the end too: what is restored would not be what was made."""
     home = home_of("qwen2-audio")
     maker = FeatureMaker(home.processor, home.encoder.family)
     sounds: Any = maker._makers[MediaKind.AUDIO]
@@ -218,7 +218,7 @@ def killed_job(home, name, point, occurrence):
 
 @pytest.mark.parametrize("family", long_but({"qwen2.5-vl"}, ["qwen2.5-vl", "qwen2-audio"]))
 def test_killed_while_features_are_written_the_same_call_finishes(home_of, family):
-    """SIGKILL within a container, behind it, and on the way of the recovery: the same bytes as without."""
+    """SIGKILL within a container, after it, and on the way of the recovery: the same bytes as without."""
     home = home_of(family)
     home.pack("whole")
     # Memory of MKL, which transforms sounds, may be of use to no forked process: that waits in it for ever.

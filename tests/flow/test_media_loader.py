@@ -28,7 +28,7 @@ BAD = "3.png"
 
 @pytest.fixture(scope="module")
 def store(small_qwen, tmp_path_factory):
-    """Packs of chats with a picture each, beside their files: those may be broken afterwards."""
+    """Packs of chats with a picture each, and their files, which may be broken afterwards."""
     folder = tmp_path_factory.mktemp("media")
     for number in range(NUM_ROWS):
         (folder / f"{number}.png").write_bytes(png(112, 84, number))
@@ -56,7 +56,7 @@ def broken(store):
 
 
 def test_a_medium_that_cannot_be_decoded_stops_by_name(broken, small_qwen):
-    """The default: nobody trains on less than he thinks."""
+    """The default: no run trains on less than its user thinks."""
     collator = PackCollator(media=MediaFeatures.of_packs(open_packs(broken), small_qwen))
     pack = next(pack for pack in open_packs(broken) if 3 in pack.sample_ids)
     with pytest.raises(

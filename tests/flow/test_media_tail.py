@@ -144,7 +144,7 @@ class Case:
         return directory
 
     def num_placeholders(self, batch):
-        """Those of the tokens of a batch, and those of its features."""
+        """Processors for the tokens of a batch, and for its features."""
         of_features = 0
         for item in batch.attached:
             sizes = [array.prod(axis=1) // 4 for key, array in item.arrays.items() if key.endswith("grid_thw")]

@@ -109,7 +109,7 @@ def processors(small_qwen, tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "count", "storage"), [*SHORT, *WHOLE])
 def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data_dir, processors, tmp_path):
-    """Tokens are those of the encoder on the row alone and of the processor on decoded media; nothing else is in the packs."""
+    """Tokens are the encoder's on the row alone and of the processor on decoded media; the packs hold no more."""
     rows, place, maker, family, capacity, options, num_samples, num_media = SETS[name]
     processor, template = processors[maker]
     files, media_dir = rows(data_dir, tmp_path), data_dir / place

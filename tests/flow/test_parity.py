@@ -88,7 +88,7 @@ def largest_differences(expected, got, tokens):
 @pytest.mark.parametrize("pad_to", [None, 32])
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_packed_equals_one_by_one(attention, pad_to):
-    """The promise of the whole library, in fp32 below 1e-5, with and without padding behind."""
+    """The promise of the whole library, in fp32 below 1e-5, with and without padding at the end."""
     net = model(attention)
     ids, masks = samples()
     expected = one_by_one(net, ids, masks)

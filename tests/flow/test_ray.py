@@ -57,7 +57,7 @@ def data(tmp_path, monkeypatch):
 
 
 class _At(Progress):
-    """Does something once when so many units of a stage are done; keeps what is said."""
+    """Does something once, after a given number of units of a stage; keeps what is said."""
 
     def __init__(self, name="", done=0, action=lambda: None):
         super().__init__()

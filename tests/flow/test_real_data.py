@@ -49,7 +49,7 @@ DATA = [
     ],
 )
 def test_chats(name, capacity, num_samples, data_dir, small_tokenizer, tmp_path):
-    """The tokens of every sample in the packs are those of ``tokenizer.apply_chat_template``, each sample once."""
+    """The tokens of every sample in the packs are what ``tokenizer.apply_chat_template`` gives, each sample once."""
     source = open_source(data_dir / "text" / name, max_samples=num_samples)
     encoder = ChatEncoder(small_tokenizer)
     summary = pack_dataset(

@@ -55,7 +55,7 @@ def measured(data, folder, execution, **options):
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 1, 0, 1, 2], list(range(9))])
 def test_lengths_in_shares_are_those_of_one_call(data, tmp_path, order):
-    """Whoever comes last joins; a share that comes again changes nothing; more shares than blocks do no harm."""
+    """The last share joins; a share that comes again changes nothing; more shares than blocks do no harm."""
     whole = measured(data, tmp_path / "whole", "local")
     executions = shares(max(order) + 1)
     for index in order[:-1]:
@@ -76,7 +76,7 @@ def test_one_call_joins_what_shares_left(data, tmp_path):
 
 
 def test_blocks_that_were_lost_since_are_measured_by_the_one_who_joins(data, tmp_path):
-    """The note of a share is no proof that its blocks are there; without it the table would have holes, or no end."""
+    """The note of a share does not prove that its blocks exist; without it the table would have holes, or no end."""
     first, second = shares(2)
     with pytest.raises(UnfinishedSharesError):
         measured(data, tmp_path / "parts", first)

@@ -94,7 +94,7 @@ def digest(*arrays: Any) -> str:
 
 
 def contents_of_plan(plan: Any) -> dict[str, Any]:
-    """What must be found in a plan, whoever opens it."""
+    """What must be found in a plan, whichever version opens it."""
     truncated = [] if plan.truncated is None else [plan.truncated.sample_ids, plan.truncated.lengths]
     return {
         "fingerprint": plan.fingerprint,

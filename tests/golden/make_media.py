@@ -35,7 +35,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def contents_of_media(packs: Any) -> dict[str, Any]:
-    """What must be found in a store with media; pictures in files may be gone, those in the store may not."""
+    """What must be found in a store with media; pictures in files may be gone, the ones in the store may not."""
     return {
         "fingerprint": packs.fingerprint,
         "num_packs": len(packs),

@@ -85,7 +85,7 @@ def test_finished_stores_open(golden, expected):
 
 
 def test_the_same_job_accepts_a_finished_store(golden):
-    """Without it the command that made a store would refuse it, or write it anew."""
+    """Without it the command that made a store would refuse it, or write it again."""
     before = committed(golden / "finished")
     make.pack("finished")
     assert committed(golden / "finished") == before

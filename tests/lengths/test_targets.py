@@ -35,7 +35,7 @@ def test_counts_are_those_of_the_masks_without_their_first_token(lists):
 
 @given(masks, st.data())
 def test_targets_within_segments_are_those_of_the_cut_masks(lists, data):
-    """Without it truncation would take targets that nobody counts."""
+    """Without it truncation would take targets that are not counted."""
     targets = Targets.of_runs(joined_rows([runs_of_masks(_arrays(lists))] * 2))
     wanted, segments = [], []
     for sample_id, mask in enumerate(lists * 2):
@@ -56,7 +56,7 @@ def test_where_every_token_is_a_target_no_runs_are_kept():
 
 
 def test_targets_are_measured_in_blocks_and_kept_with_the_table(put, tmp_path, monkeypatch):
-    """Without it targets of one block would be those of another, or be gone once the table is opened again."""
+    """Without it one block would get the targets of another, or be gone once the table is opened again."""
     monkeypatch.setattr(line_index, "BLOCK_ROWS", 2)
     rows = ["aBc", "!", "ABC", "abc", "a"]
     source = open_source(put("data.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in rows)))
@@ -71,7 +71,7 @@ def test_targets_are_measured_in_blocks_and_kept_with_the_table(put, tmp_path, m
 
 
 def test_appended_rows_keep_the_targets_of_those_before(put, tmp_path, monkeypatch):
-    """Without it the targets of a grown data set would be those of its new rows alone."""
+    """Without it the targets of a grown data set would count its new rows alone."""
     monkeypatch.setattr(line_index, "BLOCK_ROWS", 2)
 
     def measured(texts):
@@ -98,7 +98,7 @@ def test_documents_are_not_encoded_for_their_targets(small_tokenizer, monkeypatc
 
 
 def test_why_samples_have_no_target_is_counted():
-    """Without it nobody learns that a whole data set was read with the wrong roles."""
+    """Without it users do not learn that a whole data set was read with the wrong roles."""
     rows = [
         {"messages": [{"role": "user", "content": "q"}]},
         {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "id": 1},

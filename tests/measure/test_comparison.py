@@ -164,7 +164,7 @@ def compared(monkeypatch):
 
 
 def test_a_block_is_compared_once(put, fresh_cache, small_qwen, compared, monkeypatch):
-    """Without a record each later job would compare all blocks anew; without the comparison old caches stay unproved."""
+    """Without a record each later job would compare all blocks again; without the comparison old caches stay unproved."""
     monkeypatch.setattr(pending, "_SMALL_BYTES", 0)
     encoder = ChatEncoder(small_qwen)
 
@@ -191,7 +191,7 @@ def test_a_block_is_compared_once(put, fresh_cache, small_qwen, compared, monkey
 def test_tokens_that_nobody_compared_are_compared_where_their_lengths_were(
     put, fresh_cache, small_qwen, compared, tmp_path
 ):
-    """A record of lengths alone is no record of the tokens beside them, and missing tokens are no error."""
+    """A record of lengths alone does not count for the tokens next to them, and missing tokens are no error."""
     encoder = ChatEncoder(small_qwen)
     source = open_source(put("a.jsonl", chats(5)))
     context = BlockContext(source, encoder, ("tokens",), False, True, True)

@@ -48,7 +48,7 @@ def test_lengths_are_those_of_the_encoded_samples(source):
 
 
 def test_a_table_says_where_it_comes_from(source, tmp_path):
-    """Without it nobody could tell by a table what was measured with what."""
+    """Without it a table could not tell what was measured with what."""
     path = tmp_path / "lengths.arrow"
     measure_lengths(source, Letters(), budgets=("loss_tokens",), path=path)
     assert LengthTable.open(path).provenance == {
@@ -287,7 +287,7 @@ def _rejects(data):
 
 @pytest.mark.parametrize("budgets", [("tokens",), ("tokens", "loss_tokens")])
 def test_bad_rows_are_skipped_counted_and_written_down(put, tmp_path, budgets):
-    """Without it nobody would know which rows a model never saw."""
+    """Without it users would not know which rows a model never saw."""
     data = put("data.jsonl", BAD)
     table = measure_lengths(
         open_source(data), Letters(), budgets=budgets, on_bad_sample="skip", rejects_path=tmp_path / "rejects.jsonl"
@@ -313,7 +313,7 @@ def test_a_row_without_tokens_is_rejected_in_every_budget(put):
 
 
 def test_no_rejects_leave_no_file_and_empty_an_old_one(source, tmp_path):
-    """Without it rejects of an earlier run would be taken for those of this one."""
+    """Without it rejects of an earlier run would be taken for rejects of this one."""
     rejects = tmp_path / "rejects.jsonl"
     measure_lengths(source, Letters(), rejects_path=rejects)
     assert not rejects.exists()
@@ -331,7 +331,7 @@ def test_the_rejects_of_a_table_that_is_there_are_written_too(put, tmp_path):
 
 
 def test_rejects_are_known_again_behind_appended_rows(put, tmp_path):
-    """Without it a rejected row would become a sample of length -1 that nobody explains."""
+    """Without it a rejected row would become a sample of length -1 without an explanation."""
     path = tmp_path / "lengths.arrow"
     data = put("data.jsonl", BAD)
     measure_lengths(open_source(data), Letters(), on_bad_sample="skip", path=path)
@@ -485,7 +485,7 @@ def test_a_damaged_table_in_the_cache_is_made_again(source, tmp_path):
 
 
 def test_damaged_tokens_are_made_again(source, tmp_path):
-    """Without it a job that goes on after a kill would pack tokens that are not those of the samples."""
+    """Without it a job that goes on after a kill would pack tokens of other samples."""
 
     def kept(encoder):
         options = {"targets": False, "path": tmp_path / "lengths.arrow", "cache_dir": tmp_path / "cache"}
@@ -515,7 +515,7 @@ STORAGES = {
 @pytest.mark.parametrize("has_table", [True, False])
 @pytest.mark.parametrize("ending", STORAGES)
 def test_only_appended_rows_are_encoded_however_they_are_stored(tmp_path, ending, has_table):
-    """A copy that is unpacked again is another file; its rows are those of before all the same."""
+    """A copy that is unpacked again is another file; its rows are the same as before."""
     texts = [f"text {number}" for number in range(50)]
     path = tmp_path / f"a.{ending}"
     options = {"path": tmp_path / "lengths.arrow"} if has_table else {}

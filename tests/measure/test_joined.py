@@ -1,4 +1,4 @@
-"""Tables of parts as one: that of one call, and refusals by name."""
+"""Tables of parts as one: the table of one call, and refusals with names."""
 
 import json
 

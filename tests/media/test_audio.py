@@ -1,4 +1,4 @@
-"""A sound's header has the number of samples that decoding gives, and the waveform is that of Transformers."""
+"""A sound's header has the number of samples that decoding gives, and Transformers' waveform."""
 
 import io
 import struct
@@ -159,7 +159,7 @@ def test_a_rate_that_a_sound_may_have_is_taken(rate):
     ],
 )
 def test_what_is_damaged_says_so_in_a_line(data, reason):
-    """Whoever knows the sample names it."""
+    """The caller that knows the sample names it."""
     for use in (audio_header, lambda medium: load_audio(medium, 16_000)):
         with pytest.raises(BadMediumError, match=reason) as raised:
             use(of(data))
@@ -168,7 +168,7 @@ def test_what_is_damaged_says_so_in_a_line(data, reason):
 
 
 def promising(num_frames):
-    """A FLAC whose header promises another number of samples; 0 is that of a stream whose end was not known."""
+    """A FLAC whose header promises another number of samples; 0 stands in a stream whose end was not known."""
     data = sound("FLAC")
     numbers = int.from_bytes(data[18:26], "big") >> 36 << 36 | num_frames
     return data[:18] + numbers.to_bytes(8, "big") + data[26:]
@@ -228,7 +228,7 @@ KINDS = {
     ],
 )
 def test_every_rate_and_number_of_channels(kind, rate, channels, tmp_path):
-    """Samples, waveform and tokens of 0.1 s are those of decoding: six channels are mixed down, each rate becomes 16 kHz."""
+    """Samples, waveform and tokens of 0.1 s equal decoding's: six channels are mixed down, each rate becomes 16 kHz."""
     pytest.importorskip("transformers", minversion="5.23")  # which has no release for Python 3.10
     pytest.importorskip("soxr", reason="other rates need the extra brimful[media]")
     reference = pytest.importorskip("transformers.audio_utils", reason="needs the extra brimful[text]")
@@ -257,7 +257,7 @@ def test_what_libsndfile_does_not_know_is_refused(codec):
 
 
 def test_shipped_sounds(data_dir):
-    """Real speech, whose numbers of samples the list beside it knows too."""
+    """Real speech, whose numbers of samples its list knows too."""
     folder = data_dir / "audio"
     paths = [*sorted(folder.glob("*/*.*")), *(data_dir / "multimodal/llama_factory_demo/mllm_demo_data").glob("*")]
     paths = [path for path in paths if path.suffix in (".wav", ".flac", ".mp3")]

@@ -92,7 +92,7 @@ def test_media_that_cannot_be_had_are_named(processor):
 
 
 def test_each_sample_whose_medium_is_bad_has_no_loss_and_is_in_the_log(processor, tmp_path):
-    """The first of all too; one that fills an empty place has no loss anyway, and is counted where it is trained."""
+    """The first of all too; one that fills an empty place has no loss anyway, and is counted at its training."""
     log = tmp_path / "bad.jsonl"
     features = MediaFeatures(processor, "qwen2-vl", on_bad_medium="no_loss", bad_media_log=log)
     (video,) = pack_of(MediaKind.VIDEO, start=0, length=2, num_tokens=2, num_patches=8, grid=(1, 4, 2)).attachments

@@ -1,4 +1,4 @@
-"""Frames of videos as patches: those of the models' own video processors, which need torchvision, without it."""
+"""Frames of videos as patches: as from the models' own video processors, which need torchvision."""
 
 import json
 from types import SimpleNamespace

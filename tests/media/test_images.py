@@ -65,7 +65,7 @@ def test_pictures_are_turned_in_every_place_of_an_orientation():
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"])
 def test_pixels_are_not_decoded(format, monkeypatch):
-    """Decoding costs a hundred times as much. PNG decodes by itself when it is asked for its EXIF."""
+    """Decoding costs a hundred times as much. PNG decodes at once when it is asked for its EXIF."""
     data = picture(format, "P" if format == "GIF" else "RGB")
     if format == "PNG":
         data = behind_the_pixels(data, png_chunk(b"tEXt", b"date\0today"), png_chunk(b"eXIf", exif(6)[6:]))

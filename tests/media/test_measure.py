@@ -1,4 +1,4 @@
-"""Lengths are those of the media that lie there now: a picture that is replaced under its name is measured again."""
+"""Lengths come from the media of now: a picture that is replaced under its name is measured again."""
 
 import io
 import json
@@ -134,7 +134,7 @@ def test_appended_rows_are_the_only_ones_measured(home):
 
 
 def test_a_file_of_lengths_names_the_sample_whose_picture_changed(home):
-    """Under each policy of a training: refused by name, measured anew into the file, or without it."""
+    """Under each policy of a training: refused by name, measured again into the file, or without it."""
     path = home / "lengths.arrow"
     before, _ = measure(home, path=path)
     cache = LengthCache(path)
@@ -158,7 +158,7 @@ def test_a_file_of_lengths_names_the_sample_whose_picture_changed(home):
 
 
 def test_members_of_a_tar_are_of_the_tar(home):
-    """Written again, its rows are measured again: nobody opens it to see which member is another."""
+    """Written again, its rows are measured again: it is not opened to see which member is another."""
 
     def write(size):
         with tarfile.open(home / "a.tar", "w") as tar:
@@ -189,7 +189,7 @@ def test_bytes_in_rows_need_no_state(home):
 
 
 def test_runs_of_rows_name_their_first_change(home, monkeypatch):
-    """They are compared apart, in as many processes as there are; a run without a change is not named."""
+    """They are compared apart, in all processes; a run without a change is not named."""
     path = home / "lengths.arrow"
     measure(home, path=path)
     states = LengthTable.open(path).states

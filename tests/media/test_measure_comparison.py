@@ -32,7 +32,7 @@ SMALL = {"min_pixels": 784, "max_pixels": 7840}
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """With the beginning of an answer for those who generate one, as the templates of models have it."""
+    """With the beginning of an answer for generation, as the templates of models have it."""
     tokenizer = toy_media_tokenizer()
     tokenizer.chat_template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     return tokenizer
@@ -109,7 +109,7 @@ def test_the_first_of_each_kind_is_compared(tokenizer, directory, tmp_path, comp
 def test_a_share_of_the_others_is_compared_as_long_as_there_is_time(
     tokenizer, directory, tmp_path, compared, monkeypatch
 ):
-    """The first of each kind is no exception: a family may be wrong for some sizes alone."""
+    """The first of each kind is compared too: a family may be wrong for some sizes alone."""
     all_rows(monkeypatch)
     measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", directory)), tmp_path)
     assert sorted(compared) == [1, 2, 3, 4]
@@ -184,7 +184,7 @@ def test_a_fault_that_only_some_sizes_have(tokenizer, directory, tmp_path, monke
 
 
 def test_a_template_that_looks_at_the_texts_beside_a_picture(tokenizer, directory, tmp_path, monkeypatch):
-    """Placeholders are asked of the template once for each shape of conversations; this one looks at the text beside them."""
+    """Placeholders are asked of the template once for each shape of conversations; this one looks at the text around them."""
     template = tokenizer.chat_template.replace(
         "{% else %}<|vision_start|>",
         "{% else %}{% if 'number' in message.content[-1].text %}Look: {% endif %}<|vision_start|>",
@@ -211,7 +211,7 @@ def test_a_picture_whose_pixels_are_cut_is_no_difference(tokenizer, directory, t
 
 
 def test_what_was_compared_is_remembered(tokenizer, directory, tmp_path, compared):
-    """A job that goes on compares only what nobody compared; another processor is compared again."""
+    """A job that goes on compares only what was not compared; another processor is compared again."""
     encoder = MediaChatEncoder(tokenizer, open_family("qwen2-vl", directory))
     for _ in range(2):
         measure(ROWS, encoder, tmp_path)
@@ -238,7 +238,7 @@ def test_a_job_that_was_killed_before_the_comparison_compares(tokenizer, directo
 
 
 def test_without_the_comparison(tokenizer, directory, tmp_path, compared):
-    """For those who know why their lengths differ; and where there is no processor to compare with."""
+    """For users who know why their lengths differ, or have no processor to compare with."""
     tampered = family_of(directory, lambda expansion: dataclasses.replace(expansion, grid=(1, 2, 2)))
     measure(ROWS, MediaChatEncoder(tokenizer, tampered, compare_media=False), tmp_path)
     measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", None, **SMALL)), tmp_path)

@@ -1,4 +1,4 @@
-"""A medium is found and read where it lies, and one that is not there says so in a line."""
+"""A medium is found and read in its place, and a missing one says so in a line."""
 
 import os
 
@@ -17,7 +17,7 @@ def test_a_part_of_a_file(tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    """No traceback: the sample is named by whoever knows it."""
+    """No traceback: the sample is named by the caller that knows it."""
     medium = Medium(MediaKind.IMAGE, "a.png", str(tmp_path / "a.png"))
     for use in (medium.read, medium.open, lambda: medium.num_bytes):
         with pytest.raises(BadMediumError, match="does not exist"):
@@ -25,7 +25,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_a_file_that_was_cut_short(tmp_path):
-    """A tar that was written anew since its index was made."""
+    """A tar that was written again since its index was made."""
     path = tmp_path / "a.tar"
     path.write_bytes(b"..a")
     with pytest.raises(BadMediumError, match="1 bytes and 3 are due"):

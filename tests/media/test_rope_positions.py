@@ -29,7 +29,7 @@ TEXT, IMAGE, VIDEO, AUDIO, VISION_START, VISION_END, AUDIO_START, AUDIO_END = 5,
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a sample: so many tokens of text or sound, or a grid of tokens (not of patches)."""
+    """Part of a sample: a number of tokens of text or sound, or a grid of tokens (not of patches)."""
 
     kind: str
     size: int = 0
@@ -68,8 +68,8 @@ class Sample:
 def written(parts, family, merge=2):
     """Write parts as the processor of a family does: between tokens of start and end, or bare.
 
-    A bare medium shows that no rule needs these tokens. Qwen2.5-Omni does, and so does any medium behind one of its
-    kind: nobody could say where the first one ends.
+    A bare medium shows that no rule needs these tokens. Qwen2.5-Omni does, and so does any medium after one of its
+    kind: the end of the first one would be unknown.
     """
     sample = Sample([], {"image": [], "video": []}, [], [], [])
     ids = sample.ids
@@ -218,7 +218,7 @@ def parts(kinds):
 @pytest.mark.parametrize("family", RULES)
 @given(data=st.data())
 def test_any_layout_is_that_of_the_model(family, data):
-    """Whatever stands beside whatever, at any rate and any size of a token's patch."""
+    """Any neighbors, at any rate and any size of a token's patch."""
     kinds = ["text", "image", "video", *(["audio"] if family == "qwen2_5_omni" else [])]
     layout = data.draw(parts(kinds))
     rate, merge = data.draw(st.sampled_from([2, 4, 13, 25])), data.draw(st.sampled_from([1, 2, 3]))
@@ -244,7 +244,7 @@ def test_text_behind_a_video_in_other_versions():
 
 @pytest.mark.parametrize("family", RULES)
 def test_a_pack_has_the_positions_of_its_samples(family):
-    """Four rows, the text's first: with three, Transformers would not see that there are several samples."""
+    """Four rows, the text's first: with three, Transformers would not see several samples."""
     pytest.importorskip("torch")
     from brimful import PackCollator
 
@@ -286,6 +286,6 @@ def test_a_pack_has_the_positions_of_its_samples(family):
     ],
 )
 def test_a_grid_that_does_not_go_with_its_tokens(medium: RopeMedium, rule: RopeRule, message: str):
-    """A truncated sample, or a grid of another processor: all positions behind it would be wrong."""
+    """A truncated sample, or a grid of another processor: all later positions would be wrong."""
     with pytest.raises(BadMediumError, match=message):
         rope_positions(8, [medium], rule)

@@ -151,7 +151,7 @@ def test_texts_of_a_batch_get_the_positions_and_marks_of_its_pictures():
 
 
 def test_sounds_of_several_packs_are_as_wide_as_the_longest():
-    """Zeros follow the others; their items are those of the segments after the first pack's."""
+    """Zeros follow the others; their items belong to the segments after the first pack's."""
     parts = []
     for first_segment, num_columns in ((0, 3), (2, 5)):
         arrays = {"input_features": np.ones((1, 2, num_columns)), "feature_attention_mask": np.ones((1, num_columns))}

@@ -90,7 +90,7 @@ def test_shipped_videos(name, data_dir):
 
 
 def test_frames_that_are_asked_for_twice():
-    """A sampler that wants more frames than there are repeats some."""
+    """A sampler that wants more frames than the video has repeats some."""
     frames = load_frames(of(clip(num_frames=3)), [0, 1, 1, 2])
     assert frames.shape == (4, 48, 64, 3)
     np.testing.assert_array_equal(frames[1], frames[2])
@@ -113,7 +113,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_the_facts_and_frames_of_transformers(kind, tmp_path):
-    """Rate and size as its reader has them; the number is that of decoding, which it takes for 0 in Matroska and WebM."""
+    """Rate and size as its reader has them; the number is decoding's, which it takes for 0 in Matroska and WebM."""
     pytest.importorskip("transformers.video_utils", reason="needs the extra brimful[text]")
     container, options = KINDS[kind]
     data = clip(container, **options)

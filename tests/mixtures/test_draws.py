@@ -14,7 +14,7 @@ from tests.library import work_of
 
 
 def pools(**sizes):
-    """Sources of so many samples; a list gives their tokens, which count."""
+    """Sources of given numbers of samples; a list gives their tokens, which count."""
     parts = [np.ones(size, np.int64) if isinstance(size, int) else np.array(size) for size in sizes.values()]
     tokens = np.concatenate(parts)
     return Elements(
@@ -52,7 +52,7 @@ def test_draws_of_four_and_eight_samples(options, expected):
 
 
 def test_who_gives_out_is_named_and_the_others_go_on():
-    """Without it a mix is another one from the middle of the run, and nobody knows."""
+    """Without it a mix is another one from the middle of the run, silently."""
     found, result = counts(pools(a=3, b=9, c=9), weights={"a": 2, "b": 1, "c": 1}, num_samples=13, max_passes={"a": 1})
     assert found == [3, 5, 5]
     assert result.exhausted == ("a",)
@@ -83,7 +83,7 @@ def test_each_sample_is_drawn_once_before_any_comes_again():
 
 
 def test_a_source_without_samples_is_refused():
-    """Without it the share that was asked for is nobody's."""
+    """Without it the share that was asked for is not given."""
     with pytest.raises(InvalidLengthsError, match="source b of the mixture has no sample that can be packed"):
         draw(pools(a=3, b=0), Mixture(weights={"a": 1, "b": 1}), seed=0, epoch=0)
 

@@ -58,7 +58,7 @@ def test_no_prefix_is_one_draw_off_its_shares(weights):
 
 @given(WEIGHTS, st.integers(0, 2**32))
 def test_no_source_is_ahead_by_more_than_one_of_its_samples(weights, seed):
-    """With lengths that differ 40-fold, as captions beside documents: shares in tokens."""
+    """With lengths that differ 40-fold, as captions among documents: shares in tokens."""
     draws = np.random.default_rng(seed)
     sizes = [draws.integers(1, 41, 200) for _ in weights]
     turns = turns_of(weights, sizes, is_unit=False)

@@ -45,7 +45,7 @@ class Chance:
 
 
 def digest_of(make: Callable[[Chance], Any], count: int, *, most_refused: float = 0.5) -> str:
-    """Hash what a function makes of so many random cases, as JSON; of a refusal its type and its numbers."""
+    """Hash what a function makes of a number of random cases, as JSON; of a refusal its type and its numbers."""
     digest, num_refused = hashlib.sha256(), 0
     for seed in range(count):
         try:

@@ -1,4 +1,4 @@
-"""Every algorithm does what its textbook name says: through ``plan_packs``, by itself, compiled and not."""
+"""Every algorithm does what its textbook name says: through ``plan_packs``, alone, compiled and not."""
 
 import re
 from importlib.util import find_spec
@@ -44,7 +44,7 @@ def name_of(value):
 
 
 def both_ways(algorithm, lengths, capacity):
-    """The packs of an algorithm by itself, and those of a plan that names it."""
+    """The packs of an algorithm alone, and of a plan that names it."""
     array = np.array(lengths)
     plan = plan_packs(array, capacity=capacity, algorithm=algorithm.__name__, seed=None)
     return [algorithm(array, capacity=capacity).as_lists(), ids_of(plan)]
@@ -160,7 +160,7 @@ def test_names_that_other_projects_use_are_understood(alias, algorithm):
 
 
 def test_the_docs_show_every_algorithm_on_the_six_lengths():
-    """docs/choosing.md is where a name is chosen: one without a row, or with other packs, is a promise nobody keeps."""
+    """docs/choosing.md is where a name is chosen: one without a row, or with other packs, is an empty promise."""
     text = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text()
     rows = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)?.*\| `([\d·]+)` \|$", text, flags=re.MULTILINE)
     assert {(name, (alias,) if alias else ()) for name, alias, _ in rows} == {

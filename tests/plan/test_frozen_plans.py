@@ -1,6 +1,6 @@
 """Plans stay as they are: the packs of every algorithm on real-shaped lengths, by fingerprint, in both forms.
 
-Textbook examples and laws leave room for packs that are as many and others. Somebody who goes on with a plan, or compares two
+Textbook examples and laws leave room for packs that are as many and others. A user who goes on with a plan, or compares two
 runs, counts on the same packs; a change that is meant changes ``tests/golden/plans.json`` with it
 (``python -m tests.plan.test_frozen_plans`` prints it), and says so in the changes.
 """

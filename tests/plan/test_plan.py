@@ -1,4 +1,4 @@
-"""A plan as it is kept: saved, opened, read like a list; and what it knows of whole samples, so that nobody cuts one that grew."""
+"""A plan as it is kept: saved, opened, read like a list; and what it knows of whole samples, so that none is cut after it grew."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def saved(plan, directory):
     algorithm=st.sampled_from(["best_fit_decreasing", "next_fit", "concat_split"]),
 )
 def test_every_segment_knows_the_length_of_its_sample(case, policy, algorithm, tmp_path_factory):
-    """In memory and from the file: from the segments where all of a sample is in them, else from what was truncated."""
+    """In memory and from the file: from the segments if they hold all of a sample, otherwise from what was truncated."""
     capacity, lengths = case
     plan = plan_packs(lengths, capacity=capacity, overflow=policy, algorithm=algorithm)
     opened = saved(plan, tmp_path_factory.mktemp("plan"))
@@ -37,7 +37,7 @@ def test_every_segment_knows_the_length_of_its_sample(case, policy, algorithm, t
 
 
 def test_samples_that_a_plan_truncated_are_in_its_file(tmp_path):
-    """One row behind those of the dropped; without it 9 tokens that became 12 would be cut to 7 as if planned so."""
+    """One row after the dropped; without it 9 tokens that became 12 would be cut to 7 as if planned so."""
     plan = plan_packs([3, 9, 4, 7], capacity=7, overflow="truncate", seed=None)
     opened = saved(plan, tmp_path)
     assert (opened.truncated.sample_ids.tolist(), opened.truncated.lengths.tolist()) == ([1], [9])

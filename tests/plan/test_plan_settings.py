@@ -1,4 +1,4 @@
-"""Options of plans: impossible ones, and those that contradict each other."""
+"""Options of plans: impossible ones, and ones that contradict each other."""
 
 import re
 

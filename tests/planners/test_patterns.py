@@ -9,7 +9,7 @@ from brimful.planners.patterns import patterns_of
 
 
 def test_packs_hold_their_patterns():
-    """The way back: patterns counted from the packs are those of the runs."""
+    """The way back: patterns counted from the packs equal the runs'."""
     lengths = np.random.default_rng(1).integers(1, 50, 5_000).astype(np.int32)
     runs = best_fit_decreasing(Histogram.of(lengths), capacity=100)
     patterns = {}

@@ -78,7 +78,7 @@ def test_every_loss_is_that_of_trl(trl_trainer):
 
 
 def test_accumulation_and_ranks_change_nothing(trl_trainer):
-    """Two ranks with micro-batches of different numbers of pairs: the average of their gradients is that of one batch."""
+    """Two ranks with micro-batches of different numbers of pairs: the average of their gradients is the gradient of one batch."""
     expected, gradients = trl_loss(trl_trainer, "sigmoid")
     packs, reference = list(tiny.packs(NUM_PAIRS, capacity=96)), tiny.model(1)
     collator = PreferenceCollator(PackCollator(pad_to=96))

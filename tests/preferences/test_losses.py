@@ -1,4 +1,4 @@
-"""The loss of a pair by hand, and what is no sum over pairs is refused."""
+"""The loss of a pair by hand, and what does not sum over pairs is refused."""
 
 import math
 

@@ -49,7 +49,7 @@ def large_pass(directory, count=100_000):
     asked=st.tuples(st.integers(0, 6), st.integers(0, 4)),
 )
 def test_what_is_there_is_found_and_nothing_else(rows, asked):
-    """Samples with several contents, in any order: a search that stops beside the row gives another sample's number."""
+    """Samples with several contents, in any order: a search that stops next to the row gives another sample's number."""
     ids, contents = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     logps = np.arange(len(rows), dtype=np.float32)
     table = ReferenceLogps(ids, logps, contents)

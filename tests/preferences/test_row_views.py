@@ -41,7 +41,7 @@ class BlocksOfFour(MemoryRows):
 
 
 def test_blocks_depend_on_the_rows_of_their_rotations():
-    """Row 3 changes both blocks of its rotation, and row 9 only its own: else lengths of other mismatches are taken."""
+    """Row 3 changes both blocks of its rotation, and row 9 only its own: otherwise lengths of other mismatches are taken."""
 
     def fingerprints(rows):
         return [block.fingerprint for block in KtoRows(BlocksOfFour(rows)).blocks]

@@ -1,4 +1,4 @@
-"""Bounds from both sides: never beyond the best that there is, found by trying all, and not so weak that 0 would do.
+"""Bounds from both sides: never beyond the optimum, found by trying all, and not so weak that 0 would do.
 
 Each bound is compared with the exhaustive optimum, with the amount ÷ capacity that it must reach, and with cases where it
 equals the optimum.

@@ -60,7 +60,7 @@ def test_every_line_is_a_length_or_a_reject(lines, end):
     named=st.booleans(),
 )
 def test_a_growing_file_measures_as_if_it_had_been_whole(texts, cuts, ended, named):
-    """Without it lengths would depend on when somebody looked, or rows would be encoded again."""
+    """Without it lengths would depend on the hour of measuring, or rows would be encoded again."""
     with tempfile.TemporaryDirectory() as folder:
         path, table = Path(folder, "a.jsonl"), None
         encoder = Letters()

@@ -401,7 +401,7 @@ def _place(path: str) -> tuple[Any, str]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_both_ways_give_the_same_or_keep_the_law(case, monkeypatch, tmp_path):
-    """Without it the way of large inputs is first taken by somebody's large input."""
+    """Without it the way of large inputs is first taken by a user's large input."""
     if case.form:
         pytest.importorskip("numba")
     if case.run is optimal:

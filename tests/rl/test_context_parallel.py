@@ -15,7 +15,7 @@ SQUARES = CostModel(linear=0, quadratic=1, tile=1)
 
 
 def check(plan, lengths, *, capacity, ranks):
-    """Every law: once, tokens within the limit, no rank empty, degrees powers of two on ranks beside each other."""
+    """Every law: once, tokens within the limit, no rank empty, degrees powers of two on neighboring ranks."""
     groups = plan.sample_id_groups
     assert len(groups) == plan.num_micro_batches
     found = {}
@@ -98,7 +98,7 @@ def test_a_sample_alone_is_shared_by_four_of_six_ranks_and_another_by_two():
 )
 @pytest.mark.parametrize("spread", [1.0, 1.5])
 def test_ranks_of_long_samples_have_equal_work(samples, ranks, largest, spread):
-    """Lengths from chats to books; within 3 % of equal, and few micro-batches beside those that tokens alone need."""
+    """Lengths from chats to books; within 3 % of equal, and few micro-batches more than tokens alone need."""
     lengths = np.random.default_rng(0).lognormal(np.log(4000), spread, samples).clip(64, largest).astype(np.int64)
     plan = plan_context_parallel(lengths, max_tokens_per_rank=16384, world_size=ranks, cost=SQUARES)
     assert plan.imbalance <= 1.03

@@ -1,4 +1,4 @@
-"""Splits over ranks of context parallelism: beside PyTorch's own balancers, and back again."""
+"""Splits over ranks of context parallelism: against PyTorch's own balancers, and back again."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ lengths = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 @given(lengths=lengths, cp_size=st.sampled_from([1, 2, 3, 4, 8]), layout=st.sampled_from(LAYOUTS))
 def test_ranks_hold_every_token_once(lengths, cp_size, layout):
-    """Also: what is gathered is the row; targets, weights and columns are those of the whole row, shifted."""
+    """Also: what is gathered is the row; targets, weights and columns are the whole row's, shifted."""
     batch = batch_of(lengths, cp_size)
     shards = [split_for_context_parallel(batch, cp_rank=r, cp_size=cp_size, layout=layout) for r in range(cp_size)]
     assert sorted(np.concatenate([shard.indices for shard in shards]).tolist()) == list(range(len(batch.input_ids)))

@@ -1,4 +1,4 @@
-"""Steps stay as they are: a change of a heuristic that nobody meant changes one of these plans.
+"""Steps stay as they are: an accidental change of a heuristic changes one of these plans.
 
 Other tests say that a plan is valid and balanced, which a worse heuristic is, too. Every rank plans for itself, and a
 training goes on with the plans that it began with: so a change that is meant changes ``tests/golden/steps.json`` with it

@@ -27,7 +27,7 @@ RANKS = st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=12), min_size
 
 @given(ranks=RANKS, micro_batches=st.integers(1, 3))
 def test_slices_hold_capacity_and_level(ranks, micro_batches):
-    """No rank is above the level of a slice, its most costly sample; every rank keeps a sample for each slice behind."""
+    """No rank is above the level of a slice, its most costly sample; every rank keeps a sample for each later slice."""
     ranks = [sorted(lengths, reverse=True) for lengths in ranks]
     lengths = np.concatenate(ranks)
     weights = lengths**2
@@ -51,7 +51,7 @@ def test_nothing_is_filled_where_no_sample_is_above_the_mean():
 
 
 def test_ranks_with_groups_wait_less():
-    """One rank has the one long sample; the other fills its micro-batch beside it instead of halving its work evenly."""
+    """One rank has the one long sample; the other fills its micro-batch meanwhile instead of halving its work evenly."""
     lengths = [8, 2, 1, 5, 4, 3]
     step = plan_step(
         lengths,

@@ -1,4 +1,4 @@
-"""Groups to ranks, those with large samples first."""
+"""Groups to ranks, the ones with large samples first."""
 
 import numpy as np
 from hypothesis import given

@@ -88,7 +88,7 @@ def test_ratios_of_a_transformer_are_exactly_one():
 
 
 def test_weights_and_numbers_of_samples():
-    """One advantage of a sample is that of all its tokens; weights of the step become weights of its targets."""
+    """One advantage of a sample holds for all its tokens; weights of the step become weights of its targets."""
     step = plan_step([2, 3, 4], capacity=5, dp_world_size=1, loss_tokens=[1, 2, 3])
     advantages = SampleColumn("advantages", np.array([0.5, -1.0, 2.0]))
     packs = pack_step(

@@ -1,4 +1,4 @@
-"""Exchanges: ranks wait less, and nothing else changes."""
+"""Exchanges: ranks wait less, and all the rest stays."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def exchange_between_ranks(sizes, weights, rank_of, *, room, num_ranks):
 
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 def test_the_busiest_rank_exchanges_with_the_idlest(form, monkeypatch):
-    """9 5 3 beside 7 6 becomes 7 5 3 beside 9 6; where the other rank has no room for it, nothing moves."""
+    """9 5 3 and 7 6 become 7 5 3 and 9 6; where the other rank has no room for it, nothing moves."""
     use(form, monkeypatch)
     weights = np.array([9, 7, 6, 5, 3])
     rank_of = np.array([0, 1, 1, 0, 0])
@@ -79,7 +79,7 @@ def test_steps_are_never_longer_and_keep_every_law(case):
 
 @given(case=steps())
 def test_ranks_are_never_more_unequal(case):
-    """The busiest rank never has more to do than before, and no rank more tokens than there is room."""
+    """The busiest rank never has more to do than before, and no rank more tokens than its room."""
     ranks, micro_batches, bins, lengths, weights, _ = case
     rank_of = bins // micro_batches
     before = np.bincount(rank_of, weights, minlength=ranks).max()

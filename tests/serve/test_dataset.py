@@ -25,7 +25,7 @@ def store(tmp_path):
 
 
 def test_packs_of_a_plan_are_those_of_its_store(store, tmp_path):
-    """One by one, several at once as a ``DataLoader`` asks, from behind, and in slices."""
+    """One by one, several at once as a ``DataLoader`` asks, from the end, and in slices."""
     source, encoder, plan = store
     dataset, planned = PackedDataset(tmp_path), PackedDataset.from_plan(source, encoder, plan)
     assert len(dataset) == len(planned) == plan.num_packs >= 3

@@ -142,7 +142,7 @@ def test_an_epoch_begins_again_where_that_is_asked_for():
 
 
 def test_an_error_of_the_collator_skips_no_pack():
-    """A state that was saved after it would begin behind a pack that nobody saw; the last pack of an epoch too."""
+    """A state that was saved after it would begin after a pack that was not served; the last pack of an epoch too."""
 
     def collate(packs):
         if ids(packs)[0] == wrong:
@@ -231,7 +231,7 @@ def test_a_damaged_state_is_refused(damage):
 @pytest.mark.parametrize("name", ["micro_batches", "packs_per_micro_batch", "window_steps"])
 @pytest.mark.parametrize("count", [0, -1, 1.5, True])
 def test_counts_are_whole_and_at_least_one(name, count):
-    """Else the error is a division by zero, or comes with the first batch."""
+    """Otherwise the error is a division by zero, or comes with the first batch."""
     with pytest.raises(SettingsError, match=f"{name} must be a whole number of at least 1"):
         PackLoader(toy_packs(5), **{name: count})
 

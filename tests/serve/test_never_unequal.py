@@ -159,7 +159,7 @@ def resumed(rank, group):
 
 
 def whose_state(rank, everybody, pair):
-    """A state saved by each of four ranks, loaded by itself, by the next rank, by ranks of a pair, and without ranks."""
+    """A state saved by each of four ranks, loaded by the same rank, by the next rank, by ranks of a pair, and without ranks."""
 
     def loader(group):
         agree = None if group is None else RankAgreement(group=group)
@@ -296,7 +296,7 @@ def loader_of(kind, rank, world_size):
 
 
 def train_until_killed(kind, rank, world_size, folder, die_at):
-    """One rank: writes its samples behind each step, and the state of the first rank; dies of a signal in the middle."""
+    """One rank: writes its samples after each step, and the state of the first rank; dies of a signal in the middle."""
     loader = loader_of(kind, rank, world_size)
     begin = folder / "begin.json"
     if begin.exists():

@@ -38,7 +38,7 @@ START = "the loader state does not fit: it is of other data or settings: "
     ],
 )
 def test_packs_of_a_plan_say_what_differs(other, words):
-    """Without it two hashes stand there, and nobody knows whether the data changed or a flag."""
+    """Without it two hashes stand there without a word whether the data changed or a flag."""
     state = PackLoader(packs()[0]).state_dict()
     assert refusal(PackLoader(packs(**other)[0]), state) == START + words
 

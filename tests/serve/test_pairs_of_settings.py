@@ -286,7 +286,7 @@ def check_content(kind: str, options: dict[str, Any], whole: list[Any], loaders:
     seed=st.sampled_from([None, 3]),
 )
 def test_changes_of_ranks_at_one_step_leave_no_trace(worlds, stop, parts, tail, seed):
-    """A world that served nothing decides nothing: the packs and global batches are those of a direct change."""
+    """A world that served nothing decides nothing: the packs and global batches equal a direct change's."""
     costs = PART_COSTS if parts else COSTS
 
     def loaders(world, micro):

@@ -1,4 +1,4 @@
-"""Pack stores behind a URL: written, read, inspected and checked as local ones."""
+"""Pack stores at a URL: written, read, inspected and checked as local ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopped at every step and resumed: the same samples in the same global batches, whatever serves them and whoever goes on."""
+"""Stopped at every step and resumed: the same samples in the same global batches, whatever serves them and goes on."""
 
 import json
 from copy import copy
@@ -93,7 +93,7 @@ def makers(tmp_path_factory):
 
 
 def samples(packs):
-    """Samples of a batch with their places, without those of packs that only fill it; picklable."""
+    """Samples of a batch with their places, without packs that only fill it; picklable."""
     return [
         (int(sample), int(start))
         for pack in packs
@@ -346,7 +346,7 @@ def test_a_stream_or_an_agreement_is_for_one_process():
 
 
 class Numbered:
-    """A stream that knows where it stands."""
+    """A stream that knows its position."""
 
     def __init__(self, packs):
         self.packs, self.next = packs, 0
@@ -391,7 +391,7 @@ def test_a_window_over_a_stream_packs_as_the_lookahead_does(lengths, tail):
 
 
 def test_a_window_over_a_stream_is_resumed_with_its_tokens(makers):
-    """Packs that are ready, samples in the window, and those that the planner has not seen: all in the state."""
+    """Packs that are ready, samples in the window, and samples that the planner has not seen: all in the state."""
     stream = list(toy_packs(23))
 
     def make(place):

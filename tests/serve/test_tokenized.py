@@ -99,7 +99,7 @@ def test_padding_is_cut_off(mask, samples, places):
     ],
 )
 def test_targets(keys, targets):
-    """TRL's masks make labels where there are none, and are history where there are some, as in TRL."""
+    """TRL's masks make labels for rows without, and are history for rows with labels, as in TRL."""
     row = read(**keys)
     assert row.input_ids[row.loss_mask].tolist() == targets
 

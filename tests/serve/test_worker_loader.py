@@ -67,7 +67,7 @@ def test_a_worker_goes_on_with_the_next_epoch(monkeypatch):
 
 
 def test_an_iteration_ends_where_another_begins():
-    """Whoever loads a state in the middle of an epoch must not go on with batches of before."""
+    """A loader with a state from the middle of an epoch must not go on with batches of before."""
     loader = WorkerLoader(loader_of(), num_workers=0)
     assert len(loader) == 5
     batches = iter(loader)

@@ -202,7 +202,7 @@ def test_the_collator_joins_the_rows_of_a_pack():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_first_rank_measures_for_all(rank, monkeypatch):
-    """Rows with random lengths have others in each process: all ranks plan with those of the first."""
+    """Rows with random lengths have others in each process: all ranks plan with the first rank's."""
     lengths = [9, 8, 7, 6, 5, 4, 3, 2, 1, 2, 3, 4]
 
     def broadcast(numbers, source):

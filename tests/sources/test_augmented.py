@@ -31,7 +31,7 @@ def texts(source):
 
 
 def test_draws_are_of_seed_epoch_and_sample():
-    """Not of the order in which samples are read, or of what else the process draws."""
+    """Not of the order in which samples are read, or of the process's other draws."""
     source = open_source(ROWS).augmented([cut])
     first = texts(source)
     assert [source[number].text for number in reversed(range(12))] == first[::-1]
@@ -48,7 +48,7 @@ def test_draws_are_of_seed_epoch_and_sample():
 
 
 def test_measured_planned_and_served_are_the_same_lengths():
-    """A half is a half each time. A cut by chance is served from the source that was measured, and refused by name else."""
+    """A half is a half each time. A cut by chance is served from the source that was measured, otherwise refused by name."""
     source, encoder = open_source(ROWS), toy_chat_encoder()
     table = measure_lengths(source, encoder, transforms=[half])
     assert table.tokens.tolist() == [4 * number for number in range(1, 13)]
@@ -74,7 +74,7 @@ def test_the_same_rows_elsewhere_have_other_draws():
 
 
 def test_lengths_bear_the_identity_of_transforms():
-    """Else lengths of other transforms, seeds or epochs are found in the cache."""
+    """Otherwise lengths of other transforms, seeds or epochs are found in the cache."""
     source = open_source(ROWS)
     sources = [source, *(source.augmented(t) for t in ([half], [cut], [half, cut])), source.augmented([half], epoch=1)]
     assert len({augmented.fingerprint for augmented in sources}) == 5

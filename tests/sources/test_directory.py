@@ -28,7 +28,7 @@ def _clone(put: Put, tmp_path: Path, *names: str) -> Path:
 
 
 def test_a_clone_of_the_hub_is_its_data(put: Put, tmp_path: Path) -> None:
-    """Without it the README beside the data makes the directory unreadable, or becomes a sample."""
+    """Without it the README among the data makes the directory unreadable, or becomes a sample."""
     clone = _clone(put, tmp_path, "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
     assert texts(open_source(clone)) == ["0", "1"]
 
@@ -58,7 +58,7 @@ def test_the_configurations_of_a_clone_are_not_mixed(put: Put, tmp_path: Path) -
 
 
 def test_a_configuration_is_the_whole_name_of_a_folder(put: Put, tmp_path: Path) -> None:
-    """Without it a training on English reads French, and whatever else has these letters in its name."""
+    """Without it a training on English reads French, and all that has these letters in its name."""
     folders = ("french", "en-us", "data/en", "data/open")
     clone = _clone(put, tmp_path, *(f"{folder}/train-00000-of-00001.parquet" for folder in folders))
     assert texts(open_source(clone, config="en")) == ["2"]

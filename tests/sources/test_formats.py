@@ -205,7 +205,7 @@ def test_a_format_that_loads_late_hides_no_other(monkeypatch, find, num_own):
 
 
 def test_rows_are_not_changed_by_reading_them():
-    """Without it reading a list twice would give something else the second time."""
+    """Without it reading a list twice would give other rows the second time."""
     row = {"messages": [_user(["a", "b"]), _assistant("", tool_calls=[TEXT_CALL])]}
     source = open_source([row])
     assert source[0] == source[0]
@@ -313,7 +313,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("format_name", "row", "reason"), REFUSED)
 def test_a_row_is_refused_with_the_reason(format_name, row, reason):
-    """Without it a malformed row would end in a KeyError, or be trained on as something else."""
+    """Without it a malformed row would end in a KeyError, or be trained on as another row."""
     (error,) = open_source([row], format=format_name).read(0, 1)
     assert isinstance(error, BadSampleError)
     assert str(error) == f"memory[0] (sample 0): {reason}"

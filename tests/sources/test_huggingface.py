@@ -14,7 +14,7 @@ from brimful.sources import open_source
 
 
 def test_the_hub_is_asked_only_where_a_split_says_so_and_at_once() -> None:
-    """Without it a mistyped path waits for a network, for half a minute where there is none."""
+    """Without it a mistyped path waits for a network, for half a minute without one."""
     with pytest.raises(SourceNotFoundError) as caught:
         open_source("owner/name")
     assert str(caught.value) == (

@@ -38,7 +38,7 @@ def _refused(path):
 
 
 def test_a_file_cut_short_is_named(saved):
-    """Without it reading behind the end of the map kills the process, or the rows that were cut off are just gone."""
+    """Without it reading past the end of the map kills the process, or the rows that were cut off are just gone."""
     file = saved / "data-00001-of-00002.arrow"
     data = file.read_bytes()
     for length in (0, 7, len(data) // 2, len(data) - 8, len(data) - 1):
@@ -79,7 +79,7 @@ def test_what_is_damaged_or_missing_is_named(saved, name, damage, message):
 
 
 def test_columns_of_another_type_than_was_saved_are_looked_at_first(saved):
-    """Without it datasets converts values whose offsets nobody has looked at, before it says that the types differ."""
+    """Without it datasets converts values whose offsets were not checked, before it says that the types differ."""
     for file in sorted(saved.glob("*.arrow"), reverse=True):
         with pa.ipc.open_stream(pa.BufferReader(file.read_bytes())) as stream:
             table, metadata = stream.read_all(), stream.schema.metadata

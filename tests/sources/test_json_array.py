@@ -96,7 +96,7 @@ def _peak(work):
 
 
 def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp_path):
-    """Without it two megabytes of somebody else's archive would take all memory, or end a job that skips bad rows."""
+    """Without it two megabytes of a foreign archive would take all memory, or end a job that skips bad rows."""
     for module in (json_rows, lines, rows, copies):
         monkeypatch.setattr(module, "MAX_ROW_BYTES", 1 << 20)
     good = b'{"text": "%s"}' % (b"g" * ((1 << 20) - 12))
@@ -119,7 +119,7 @@ def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 4])
 def test_lines_are_copied_up_to_what_a_row_may_have(monkeypatch, piece):
-    """Without it the copy of a long line could take the line behind it along, or fill the disk."""
+    """Without it the copy of a long line could take the next line along, or fill the disk."""
     monkeypatch.setattr(copies, "MAX_ROW_BYTES", 4)
     monkeypatch.setattr(copies, "_PIECE", piece)
     target = io.BytesIO()

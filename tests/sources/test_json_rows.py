@@ -27,7 +27,7 @@ def _row(line):
 
 @given(VALUES, st.booleans())
 def test_values_are_those_of_the_standard_library(value, escaped):
-    """Without it a number of a tool call could be rounded, or half of a surrogate pair become something else."""
+    """Without it a number of a tool call could be rounded, or half of a surrogate pair become another character."""
     text = json.dumps({"value": value}, ensure_ascii=escaped)
     line = text.encode("utf-8", "surrogatepass" if escaped else "replace")
     assert repr(_row(line)) == repr(json.loads(line))

@@ -12,7 +12,7 @@ from brimful.sources import open_source
 
 
 def _shown(source):
-    """The text of each sample, or the error behind the path, for comparing whole files."""
+    """The text of each sample, or the error after the path, for comparing whole files."""
     found = []
     for result in source.read(0, len(source)):
         found.append(str(result).removeprefix(source.title) if isinstance(result, Exception) else result.text)
@@ -156,7 +156,7 @@ def test_a_file_changed_before_its_first_row_is_read_is_refused(put):
 
 
 def test_a_file_that_became_shorter_is_refused(put):
-    """Without it reading behind the end of the map would kill the process with a bus error."""
+    """Without it reading past the end of the map would kill the process with a bus error."""
     path = put("a.jsonl", b'{"text":"a"}\n{"text":"b"}\n')
     source = open_source(path, format="text")
     put("a.jsonl", b'{"text":"a"}\n')

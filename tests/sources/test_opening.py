@@ -347,7 +347,7 @@ def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ending", [ending for kind in FILE_TYPES.values() for ending in kind.endings])
 def test_every_ending_is_in_the_docs_and_has_a_case(ending):
-    """A kind of file that no page names is one that nobody gives; one without a case names no place in its errors."""
+    """A kind of file that no page names is never given; one without a case names no place in its errors."""
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
     table = page[: page.index("\n## What rows look like")]
     assert f"{ending}`" in table, f"the table of docs/sources.md lacks {ending}"
@@ -427,7 +427,7 @@ def test_the_first_samples_are_a_source_of_their_own(put: tools.Put) -> None:
 
 
 class Indexed:
-    """A data set as PyTorch's are: an index and a length, and nothing else."""
+    """A data set as PyTorch's are: only an index and a length."""
 
     def __init__(self, rows):
         self.rows = rows

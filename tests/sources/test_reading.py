@@ -95,7 +95,7 @@ def test_markup_is_no_mark_of_a_medium(text: str) -> None:
 
 
 def test_keys_of_messages_that_nobody_knows_are_named() -> None:
-    """Without it what a turn says beside its text is gone without a word."""
+    """Without it what a turn says next to its text is gone without a word."""
     turns = [{**CHAT[0], "time": 3}, CHAT[1]]
     assert open_source([{"messages": turns}])[0].unread == ("messages[].time",)
     turns = [{"from": "human", "value": "q", "time": 3}, {"from": "gpt", "value": "a", "weight": 0}]
@@ -166,7 +166,7 @@ def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]
 
 @given(st.sampled_from(sorted(WITH_MEDIA)), st.dictionaries(st.sampled_from(["id", "label", "chosen"]), json_values))
 def test_each_column_beside_a_medium_is_read_or_named_or_refused(name: str, more: dict[str, Any]) -> None:
-    """The same law for rows of a medium, which formats of their own put in front of a prompt."""
+    """The same law for rows of a medium, which formats of their own put before a prompt."""
     row = {**VALID[name], **more}  # type: ignore[dict-item]
     (sample,) = open_source([row], media=True).read(0, 1)
     says = {column for column, value in more.items() if value is not None and value not in ("", [], {})}

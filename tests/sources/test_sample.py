@@ -33,7 +33,7 @@ _OTHERS = (
 
 @given(_CONVERSATIONS)
 def test_plain_conversations_stay_plain(conversations):
-    """Each would be rendered by itself otherwise, and nobody would see it but in the time."""
+    """Each would be rendered alone otherwise, seen only in the time."""
     together = PlainMessages.of_many(conversations)
     assert None not in together
     assert together == conversations

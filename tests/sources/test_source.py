@@ -46,7 +46,7 @@ def test_detection_passes_over_rows_that_cannot_be_read(put):
 
 
 def test_a_file_without_a_readable_row_says_what_is_wrong_with_the_first(put):
-    """Without it a file that is no JSON lines would be said to have unknown keys."""
+    """Without it a file that is not JSON lines would be said to have unknown keys."""
     path = put("a.jsonl", b"nope\nnope\n")
     with pytest.raises(BadSampleError) as caught:
         open_source(path)
@@ -121,7 +121,7 @@ def test_a_source_knows_what_it_began_as(kind, put, tmp_path):
 
 
 def test_a_further_file_is_appended_rows(put, tmp_path):
-    """Without it a data set that grows by files would be measured anew every time."""
+    """Without it a data set that grows by files would be measured again every time."""
     paths = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
     put("1.jsonl", '{"text":"a"}\n')
     put("2.jsonl", '{"text":"b"}\n')
@@ -310,7 +310,7 @@ def test_a_dataset_fingerprint_is_of_the_content(tmp_path):
 
 
 def test_a_shuffled_dataset_is_read_in_its_order():
-    """Without it the rows behind an index mapping would be read as they lie."""
+    """Without it the rows of an index mapping would be read as they lie."""
     datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
     source = open_source(datasets.Dataset.from_list(ROWS).select([4, 0, 2]))
     assert [sample.text for sample in source.read(0, 3)] == ["e", "a", "c"]
@@ -352,7 +352,7 @@ def test_blocks_that_do_not_cover_the_rows_are_refused(edges):
 
 
 def test_samples_of_a_pack_are_read_in_one_trip(put, monkeypatch):
-    """In any order, from several files, each opened and checked once; else a pack costs as many trips as samples."""
+    """In any order, from several files, each opened and checked once; otherwise a pack costs as many trips as samples."""
     rows = [{"text": "a"}, {"text": "b"}, {"question": "q", "answer": "r"}, {"text": 5}, {"text": "e"}]
     paths = [
         put(f"{number}.jsonl", "\n".join(map(json.dumps, part))) for number, part in enumerate((rows[:3], rows[3:]))

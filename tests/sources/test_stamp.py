@@ -200,7 +200,7 @@ def test_a_file_whose_mode_changes_is_read_to_its_end(case):
 
 
 def test_a_fingerprint_is_taken_once_for_each_state_of_the_files(case, monkeypatch):
-    """Without it every rank of a job would read all bytes to compare its source with that of rank 0."""
+    """Without it every rank of a job would read all bytes to compare its source with rank 0's."""
     data, file, make = case
     before = kept_fingerprint(open_source(data, format="text"))
     with monkeypatch.context() as patch:

@@ -51,7 +51,7 @@ def tar_of(path: Path, members: Mapping[str, Any] | Iterable[tuple[str, Any]]) -
 
 
 def results(source: Any) -> list[Any]:
-    """For each row the contents of its media, or the reason why there is none."""
+    """For each row the contents of its media, or the reason for none."""
     from brimful.errors import BadSampleError
 
     return [

@@ -13,7 +13,7 @@ PICTURE_TOKEN = 9
 
 
 def picture(number, size=None):
-    """Bytes that stand for a picture: those of equal numbers are equal."""
+    """Bytes that stand for a picture: equal for equal numbers."""
     size = 40 + 13 * number if size is None else size
     return np.random.default_rng(number).integers(0, 256, size, dtype=np.uint8).tobytes()
 
@@ -36,7 +36,7 @@ def chat(text, *images):
 
 
 class PictureEncoder(type(toy_chat_encoder())):
-    """The toy encoder, with pictures in front of the text of their turn."""
+    """The toy encoder, with pictures before the text of their turn."""
 
     takes_attachments = True
     num_encoded = 0

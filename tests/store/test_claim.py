@@ -77,7 +77,7 @@ def test_files_go_to_a_url_and_come_back(store, tmp_path, monkeypatch):
 
 
 def test_another_machine_goes_on_with_the_plan_of_the_first(store, tmp_path):
-    """The whole job behind a URL, twice with caches of their own: the second finds lengths and plan there."""
+    """The whole job at a URL, twice with caches of their own: the second finds lengths and plan there."""
     rows = [*texts(3, 50, 4), {"nothing": 1}]
     jobs = [
         pack_dataset(

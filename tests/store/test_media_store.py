@@ -185,7 +185,7 @@ def test_media_of_a_planned_store_stay_when_trained_shards_go(home, storage, num
 
 
 def test_bytes_of_rows_are_stored_once_beside_references(home):
-    """They are in no file, and three of them are all there are."""
+    """They are in no file, and only three of them exist."""
     packs = pack(home)
     assert packs.census.num_stored == 3
     assert packs.media_root == str(home / "data")
@@ -332,7 +332,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(home, monkeyp
 
 
 def test_sizes_are_said_before_anything_is_written(home):
-    """Somebody may want references after all."""
+    """A user may want references after all."""
     said = []
 
     class Listening(Progress):
@@ -364,7 +364,7 @@ def test_damaged_containers_are_found_and_written_again(home, fault, message):
 
 
 def test_flipped_bytes_of_a_container_are_found(home):
-    """By whoever reads the medium, and by a check of the store."""
+    """By the reader of the medium, and by a check of the store."""
     packs = pack(home, "bytes")
     medium = next(item.medium for pack in packs for item in pack.attachments)
     with open(medium.path, "r+b") as file:

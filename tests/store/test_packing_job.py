@@ -73,7 +73,7 @@ def test_a_second_call_encodes_nothing(tmp_path):
 
 
 def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
-    """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
+    """A reader of the packs must pad them as they were planned, or context parallelism cuts tokens off."""
     source = open_source([{"text": "abc" * number} for number in range(3, 30)])
     summary = pack_dataset(
         source,
@@ -241,7 +241,7 @@ def test_a_mixture_takes_its_sources_by_name(tmp_path):
 
 
 def test_a_budget_that_packing_cannot_measure(tmp_path):
-    """Named with those that it can; of a job that measures the targets of the loss they are one."""
+    """Named with the ones that it can; of a job that measures the targets of the loss they are one."""
     with pytest.raises(SettingsError, match=r"budgets 'patches' is unknown: packing can measure loss_tokens, samples"):
         pack_dataset(texts(3), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, budgets={"patches": 4}))
     summary = pack_dataset(

@@ -152,7 +152,7 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
 
 
 def test_a_plan_that_was_never_saved_goes_to_processes():
-    """It has no file that they could open: for those that write, and for the workers of a loader."""
+    """It has no file that they could open: for processes that write, and for the workers of a loader."""
     source, encoder = open_source(texts(3, 5, 4, 2)), toy_chat_encoder()
     plan = plan_packs(measure_lengths(source, encoder), capacity=8)
     copy = pickle.loads(pickle.dumps(plan))
@@ -260,7 +260,7 @@ def test_a_full_disk_loses_nothing(tmp_path, after_bytes):
 
 
 def test_a_store_with_lanes_of_an_earlier_version_is_finished_and_read(tmp_path):
-    """Its header says 3 and nothing else differs: refused, days of packing would be lost to an option without a reader."""
+    """Its header says 3 and only that differs: refused, days of packing would be lost to an option without a reader."""
     source, encoder = open_source(texts(*range(2, 30))), toy_chat_encoder()
     plan = plan_packs(measure_lengths(source, encoder), capacity=32)
     write_packs(plan, source, encoder, tmp_path / "new", shard_bytes=512)

@@ -1,6 +1,6 @@
 """Samplers of Megatron: their index arithmetic, written down for these tests, and the real ones where installed.
 
-The wheel of megatron-core has no samplers; that of megatron-bridge has those of Megatron-LM, in a file that needs torch
+The wheel of megatron-core has no samplers; megatron-bridge's has Megatron-LM's, in a file that needs torch
 alone. ``PYTHONPATH`` may name a folder with it: ``pip install --no-deps --target FOLDER megatron-bridge``.
 """
 
@@ -36,7 +36,7 @@ def at_random(total, consumed, micro_batch, rank, world_size, is_sharded):
 
 
 def real():
-    """Return the module with the real samplers; None where it is not installed."""
+    """Return the module with the real samplers; None if not installed."""
     for folder in sys.path:
         file = Path(folder or ".", "megatron", "bridge", "data", "samplers.py")
         if file.is_file():

@@ -1,4 +1,4 @@
-"""What a checkpoint needs stays, and what nobody needs goes."""
+"""What a checkpoint needs stays, and the rest goes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_group_that_has_not_acknowledged_enough_keeps_everything(tmp_path):
 
 
 def test_a_further_pass_keeps_everything(tmp_path):
-    """Shards that the next pass reads again must not go behind the first."""
+    """Shards that the next pass reads again must not go after the first."""
     toy_stream(tmp_path, [1] * 4)
     loader = StreamLoader(tmp_path, repeat=True)
     step_to(loader, 3)

@@ -18,7 +18,7 @@ from tests.faults.planted import LateStore
 
 
 class Clock:
-    """Time that passes only where somebody sleeps; then what was planned for that time happens."""
+    """Time that passes only in sleeps; then what was planned for that time happens."""
 
     def __init__(self, monkeypatch):
         self.now, self.plans, self.sleeps = 0.0, [], 0
@@ -42,7 +42,7 @@ def clock(monkeypatch):
 
 
 def test_a_wait_ends_with_the_record(tmp_path, clock, logged):
-    """C6: late shards cost a wait, and people see for what."""
+    """C6: late shards cost a wait, and users see for what."""
     producer = ToyProducer(tmp_path)
     log = FollowedLog(LocalBlobStore(tmp_path))
     producer.append(3)

@@ -35,7 +35,7 @@ LANES = 4
 
 
 def sample(pack):
-    """Sample of a pack: -1 in one without loss, so that nobody who keeps books by samples counts one twice."""
+    """Sample of a pack: -1 in one without loss, so that no account by samples counts one twice."""
     assert bool(pack.num_loss_tokens) == bool((pack.sample_ids >= 0).all())
     return int(pack.sample_ids[0])
 
@@ -191,7 +191,7 @@ def test_a_length_that_leaves_packs_out_is_told(tmp_path, logged):
 
 
 def test_behind_the_end(tmp_path):
-    """An upper bound as length: what comes behind the end is chosen, and never a pack twice unasked."""
+    """An upper bound as length: what comes after the end is chosen, and never a pack twice unasked."""
     stream = toy_stream(tmp_path, [2, 1], lanes=2)
     with pytest.raises(IndexError, match="ended with 4 packs, and pack 4 was requested: declare num_packs=4, or let"):
         LazyShardedDataset(stream, num_packs=8)[4]
@@ -208,7 +208,7 @@ def test_behind_the_end(tmp_path):
 
 
 def test_waiting_names_the_pack(tmp_path, logged, monkeypatch):
-    """C6: whoever looks at a run that stands still must see for what, in workers too."""
+    """C6: a run that stands still must show for what, in workers too."""
     ToyProducer(tmp_path, lanes=2).append(2)
     dataset = LazyShardedDataset(tmp_path, num_packs=8, timeout=0)
     message = r"waiting for pack 6 \(2 exist\), so for log/000000000001.json \(1 shard so far\)"

@@ -118,7 +118,7 @@ def test_no_segment_waits_longer_than_promised(case):
 
 
 def test_a_lonely_sample_leaves_when_its_time_is_up():
-    """6 goes with nothing but itself beside pairs of 5 5, which are full each time. Without the promise: never."""
+    """6 goes alone among pairs of 5 5, which are full each time. Without the promise: never."""
     lengths = [6] + [5] * 40
     packs = whole(lengths, capacity=10, size=4, max_wait=7, min_fill=1.0).as_lists()
     assert next(number for number, pack in enumerate(packs) if 0 in pack) <= 7
@@ -127,7 +127,7 @@ def test_a_lonely_sample_leaves_when_its_time_is_up():
 
 
 def test_the_least_wait_is_the_least_possible():
-    """No two of these share a pack: whoever came as the third waits for two packs under any planner."""
+    """No two of these share a pack: the third waits for two packs under any planner."""
     assert whole([9, 9, 9, 9], capacity=10, size=3, max_wait=2).as_lists() == [[0], [1], [2], [3]]
     with pytest.raises(SettingsError, match="choose max_wait 2 or more, or size 2"):
         Lookahead(capacity=10, size=3, max_wait=1)
@@ -217,7 +217,7 @@ def test_the_account_in_numbers():
 
 @given(case=capacities_and_lengths(), algorithm=st.sampled_from(LOOKAHEAD_ALGORITHMS))
 def test_a_window_over_everything_plans_as_the_textbook_does(case, algorithm):
-    """Nothing leaves before the end: the packs are those of the algorithm on the whole data set."""
+    """Nothing leaves before the end: the packs are the algorithm's on the whole data set."""
     capacity, lengths = case
     size = len(lengths) + 1
     packs = whole(lengths, capacity=capacity, size=size, max_wait=3 * size, algorithm=algorithm).as_lists()
@@ -260,7 +260,7 @@ def test_fill_comes_near_the_bound():
 
 @pytest.mark.parametrize("algorithm", LOOKAHEAD_ALGORITHMS)
 def test_compiled_and_plain_emit_the_same(algorithm):
-    """Compiling sets in somewhere in the stream; nobody may notice."""
+    """Compiling sets in somewhere in the stream, unnoticed."""
     pytest.importorskip("numba")
     lengths = np.random.default_rng(1).integers(1, 900, 6000)
     found = []
@@ -322,7 +322,7 @@ def test_state_is_small_and_readable():
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change, message):
-    """By name; and the planner is as it was."""
+    """With its name; and the planner is as it was."""
     planner = Lookahead(capacity=10, size=4, max_wait=8)
     fed(planner, [7, 6, 4, 2, 5])
     other = Lookahead(capacity=10, size=4, max_wait=8)

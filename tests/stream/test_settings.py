@@ -1,4 +1,4 @@
-"""Settings of a stream's reader check themselves, and are those of every class that reads one."""
+"""Settings of a stream's reader check themselves, and are the same for every class that reads one."""
 
 from __future__ import annotations
 

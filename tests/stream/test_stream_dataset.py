@@ -1,4 +1,4 @@
-"""Workers make the micro-batches of their rank in turn: as many as they are, the order is that of the loader."""
+"""Workers make the micro-batches of their rank in turn: as many as they are, the order is the loader's."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_it_begins_again_if_asked(tmp_path):
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-    """In the training process, where it is seen, and not in a worker."""
+    """In the training process, where the user sees it, and not in a worker."""
     stream = toy_stream(tmp_path / "a", [2, 2])
     with pytest.raises(SettingsError, match="lanes=4 is not a multiple of dp_world_size 3"):
         StreamDataset(StreamLoader(stream, lanes=4, dp_world_size=3))

@@ -106,7 +106,7 @@ def test_resumed_within_a_step(tmp_path):
 
 
 def test_a_stream_is_served_once_unless_asked(tmp_path):
-    """A run that is started again behind its last step must not train everything a second time."""
+    """A run that is started again after its last step must not train everything a second time."""
     stream = toy_stream(tmp_path, [2, 2])
     (loader,) = loaders(stream, 1)
     assert [ids(batch) for batch in loader] == [[0, 1, 2, 3]]
@@ -261,7 +261,7 @@ def test_a_damaged_shard_is_not_taken_for_one_that_was_removed(tmp_path):
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damaged_shards_are_skipped_in_step(tmp_path, logged, kind):
-    """R1: a rank that stops alone hangs the others, and one that serves less is a step behind."""
+    """R1: a rank that stops alone hangs the others, and one that serves less is a step late."""
     stream = toy_stream(tmp_path, [2, 2, 2, 2])
     damage(tmp_path, kind)
     (loader,) = loaders(stream, 1, assign="lane", on_corrupt="skip")
@@ -289,7 +289,7 @@ def test_one_after_another_packs_go_on_in_steps_of_another_size(tmp_path):
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-    """A state of another stream or order would be continued in silence, and train something else."""
+    """A state of another stream or order would be continued in silence, and train other samples."""
     stream = toy_stream(tmp_path / "a", [2, 2])
     state = loaders(stream, 1)[0].state_dict()
     with pytest.raises(StateError, match=r"does not fit: assign \(pack in the state, lane here\)"):
@@ -356,7 +356,7 @@ def test_facts_of_a_stream(tmp_path):
 
 
 def test_a_stream_of_which_nothing_can_be_read(tmp_path):
-    """A filler is of the last shard that is whole; without any there is nothing to keep a rank in step with."""
+    """A filler is of the last shard that is whole; without any nothing would keep a rank in step with."""
     stream = toy_stream(tmp_path, [1, 1])
     loader = loaders(stream, 2, on_corrupt="skip")[1]
     assert loader.packs._filler().sample_ids.tolist() == [-1]

@@ -90,7 +90,7 @@ def test_a_flat_plan_shares_nothing():
 
 
 def test_a_plan_of_trees_without_packs_shares_nothing():
-    """Every sample is too long: there is nothing to divide by."""
+    """Every sample is too long: nothing is left to divide by."""
     plan = plan_packs(table_with_prefixes(SAMPLES[:2]), capacity=2, share="prefixes", overflow="drop")
     assert plan.num_packs == 0
     assert plan.sharing is not None
@@ -99,7 +99,7 @@ def test_a_plan_of_trees_without_packs_shares_nothing():
 
 @pytest.mark.parametrize("table", [None, LengthTable.from_lengths([2, 2])], ids=["without", "of lengths alone"])
 def test_why_samples_do_not_share_is_said_where_it_is_known(table):
-    """From the prefixes of all samples, and only if there is something to say."""
+    """From the prefixes of all samples, and only if they have something to say."""
     samples = [[1, 2], [1, 3]]
     plan = plan_of_trees(samples, [[0, 1]])
     shared = SharedTokens.of(plan, table)

@@ -319,7 +319,7 @@ def test_the_fastest_installed_kernel_that_can_is_chosen(installed, monkeypatch)
 
 
 def test_a_kernel_gets_the_dropout_of_the_layer():
-    """It would train without: flash attention 3 has no such argument, so it is given only where there is dropout."""
+    """It would train without: flash attention 3 has no such argument, so it is given only with dropout."""
     for dropout in (0.0, 0.1):
         layer = tree_attention._Layer(dropout, None, None, None, None)
         kernel: Any = tree_attention._flash_attention(lambda: None)

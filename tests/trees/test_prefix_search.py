@@ -281,7 +281,7 @@ def test_what_can_not_be_shared(source, options, message):
 
 
 def test_kept_tokens_are_not_encoded_again(source, tmp_path):
-    """Without it packing would tokenise most samples twice."""
+    """Without it packing would tokenise many samples twice."""
     encoder = Letters()
     settings = MeasureSettings(share="prefixes", least_shared=3, num_proc=1)
     table, stored = measure_and_keep(source, encoder, settings, tmp_path / "encoded")

@@ -93,7 +93,7 @@ def pad_at_position_0(samples):
 
 
 def padding_joined_to_a_sample(samples):
-    """Padding in front of the first sample and not kept apart from it."""
+    """Padding before the first sample and not kept apart from it."""
     batch = right(samples)
     length = batch["input_ids"].shape[1] - 4
     for key, fill in (("input_ids", 0), ("labels", IGNORE), ("seq_idx", 0)):
@@ -105,7 +105,7 @@ def padding_joined_to_a_sample(samples):
 
 
 def positions_not_reset(samples):
-    """trl#805, nanoVLM#201: samples stand behind each other and positions run on."""
+    """trl#805, nanoVLM#201: samples follow each other and positions run on."""
     batch = without(right(samples), "cu_seq", "max_length", "seq_idx")
     batch["position_ids"] = torch.arange(batch["input_ids"].shape[1])[None]
     return batch
@@ -123,7 +123,7 @@ def mask_present(samples):
 
 
 def cache_left_on(samples):
-    """Nobody says use_cache=False, and the configuration says True."""
+    """use_cache=False is not set, and the configuration says True."""
     return without(right(samples), "use_cache")
 
 
@@ -210,7 +210,7 @@ class PerMicroBatchMean(torch.nn.Module):
 
 
 class PerPackMean(torch.nn.Module):
-    """ms-swift#10144: samples of a pack share one weight, so those of large packs count less."""
+    """ms-swift#10144: samples of a pack share one weight, so samples of large packs count less."""
 
     def __init__(self, inner):
         super().__init__()
@@ -232,7 +232,7 @@ def labels_dropped(samples):
 
 
 def boundaries_one_late(samples):
-    """Half-open intervals read as closed ones: every boundary lies one token behind the beginning."""
+    """Half-open intervals read as closed ones: every boundary lies one token after the beginning."""
     batch = right(samples)
     late = batch["cu_seq_lens_q"].clone()
     late[1:-1] += 1
@@ -249,14 +249,14 @@ def lengths_of_shifted_labels(samples):
 
 
 def seq_idx_one_late(samples):
-    """The number of the sample is counted up behind its first token."""
+    """The number of the sample is counted up after its first token."""
     batch = right(samples)
     late = torch.cat([batch["seq_idx"][:, :1], batch["seq_idx"][:, :-1]], dim=1)
     return {**batch, "seq_idx": late}
 
 
 def positions_one_late(samples):
-    """Positions begin anew at the second token of each sample: the first one sees the sample before."""
+    """Positions start again at the second token of each sample: the first one sees the sample before."""
     batch = without(right(samples), "cu_seq", "max_length", "seq_idx")
     lengths = [len(sample["input_ids"]) for sample in samples]
     lengths = [lengths[0] + 1, *lengths[1:], 3]
@@ -328,7 +328,7 @@ class DropoutLeftOn(Around):
 
 
 class DropoutInTraining(Around):
-    """Nothing wrong: dropout as it should be, under a name that nobody could guess."""
+    """Nothing wrong: dropout as it should be, under an unguessable name."""
 
     def change(self, logits, batch):
         return torch.nn.functional.dropout(logits, 0.1, training=self.training)
@@ -351,7 +351,7 @@ class LabelsNotShifted(Around):
 
 
 class ZLoss(Around):
-    """Nothing wrong: PaLM's z-loss beside the language-model loss."""
+    """Nothing wrong: PaLM's z-loss with the language-model loss."""
 
     def loss(self, logits, labels, batch):
         return super().loss(logits, labels, batch) + 0.1 * torch.logsumexp(logits, dim=-1).square().mean()

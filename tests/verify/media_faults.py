@@ -13,7 +13,7 @@ def rows_of(batch):
 
 
 def pictures_exchanged(batch):
-    """Features are joined in the order of a set: those of two samples change places, and every shape is right."""
+    """Features are joined in the order of a set: the features of two samples change places, and every shape is right."""
     order = list(range(len(batch["image_grid_thw"])))
     order[0], order[1] = order[1], order[0]
     places = rows_of(batch)
@@ -35,7 +35,7 @@ def one_picture_dropped(batch):
 
 
 def patches_in_another_order(batch):
-    """Rows of patches as they lie in the picture, where the tower wants those of a token side by side."""
+    """Rows of patches as they lie in the picture, where the tower wants the patches of a token side by side."""
     pixels = batch["pixel_values"].clone()
     start, size = rows_of(batch)[1]
     pixels[start : start + size] = pixels[start : start + size].roll(1, dims=0)
@@ -43,7 +43,7 @@ def patches_in_another_order(batch):
 
 
 def features_of_a_text_only_neighbour(batch):
-    """A blank picture for a text, so that every rank runs its tower, and nobody takes it out of the row."""
+    """A blank picture for a text, so that every rank runs its tower, and it stays in the row."""
     size = rows_of(batch)[0][1]
     blank = torch.zeros_like(batch["pixel_values"][:size])
     grid = batch["image_grid_thw"][:1]
@@ -55,7 +55,7 @@ def features_of_a_text_only_neighbour(batch):
 
 
 def mrope_over_the_whole_row(batch):
-    """The rope index is computed for the packed row: positions in space of a sample begin where those of the last end."""
+    """The rope index is computed for the packed row: positions in space of a sample begin at the end of the last sample's."""
     positions = batch["position_ids"].clone()
     starts = (positions[0, 0] == 0).nonzero()[:, 0].tolist()
     for start, end in zip(starts[1:], [*starts[2:], positions.shape[-1]], strict=True):
@@ -74,7 +74,7 @@ def another_processor(batch):
 
 
 class Broken:
-    """A right collator and a fault behind it."""
+    """A right collator and a fault after it."""
 
     def __init__(self, collator, fault):
         self.collator, self.fault, self.media, self.__name__ = collator, fault, collator.media, fault.__name__

@@ -38,7 +38,7 @@ def qwen_folder(folder, family):
 
 
 def packs_of(rows, family, tokenizer, folder, *, chat_template=None, capacity=70):
-    """Packs of rows in a store beside the processor in ``folder``, and their features."""
+    """Packs of rows in a store, with the processor in ``folder``, and their features."""
     encoder = MediaChatEncoder(
         tokenizer, open_family(family, folder), chat_template=chat_template or tokenizer / "chat_template_vl.jinja"
     )

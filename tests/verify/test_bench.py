@@ -69,7 +69,7 @@ def test_a_refusal_of_training_mode_does_not_hide_a_leak_in_it(model):
 
 
 class OneRow(faults.Around):
-    """A model of packed rows that takes no second one, as those of kernels for variable lengths."""
+    """A model of packed rows that takes no second one, as with kernels for variable lengths."""
 
     def change(self, logits, batch):
         if len(batch["input_ids"]) > 1:
@@ -82,7 +82,7 @@ class LeakInOneRow(OneRow, faults.LeakOf):
 
 
 class BiasOfPacks(OneRow):
-    """Logits that are wrong in rows of more than one sample, each sample by itself."""
+    """Logits that are wrong in rows of more than one sample, each sample alone."""
 
     def change(self, logits, batch):
         return super().change(logits, batch) * (2 if (batch.get("position_ids", torch.zeros(1)) == 0).sum() > 1 else 1)
@@ -121,13 +121,13 @@ def test_a_failure_with_one_attention_explains_none_with_another(model):
 
 
 def test_no_attention_at_all_is_refused(model):
-    """An empty list means a mistake of whoever made it, and not every implementation."""
+    """An empty list means a mistake of its author, and not every implementation."""
     with pytest.raises(SettingsError, match="attention is empty"):
         run(model, attention=[])
 
 
 def test_a_frozen_model_has_no_gradients_and_passes():
-    """Nothing is trained in it, so there is nothing to go backward through."""
+    """Nothing is trained in it, so a backward pass would fail."""
     report = run(tiny_model("qwen2").requires_grad_(False), gradients=True)
     assert report.ok, str(report)
     assert (found(report, "loss"), found(report, "gradients")) == ([Status.PASS], [])
@@ -224,7 +224,7 @@ def test_a_collator_that_writes_into_nested_lists_is_found(model):
 
 
 def test_fields_that_are_no_arrays_are_compared_as_they_are(model):
-    """Records beside the tokens, as data sets have them: lists of several lengths, and a number that is none."""
+    """Records with the tokens, as data sets have them: lists of several lengths, and a number that is none."""
     assert run(model, rows=samples(tags=[["a"], ["b", "c"]], score=float("nan"))).ok
 
 

@@ -108,7 +108,7 @@ def explained(collator=faults.right, model=None, rows=None, **options):
 
 
 class InPacks(faults.Around):
-    """Logits that are wrong in rows of several samples, each sample by itself."""
+    """Logits that are wrong in rows of several samples, each sample alone."""
 
     factor = 1.5
 
@@ -189,7 +189,7 @@ class Rounds(faults.Around):
     ],
 )
 def test_rounding_passes_up_to_four_times_what_rows_round(packs, rows, always, words):
-    """Float32 tells rounding from a fault, and rows tell how much rounding there is."""
+    """Float32 tells rounding from a fault, and rows tell how much is rounding."""
     logits = explained(model=Rounds(packs, rows, always), with_gradients=False)["logits"]
     assert logits.status is (Status.PASS if words.startswith("told") else Status.FAIL), logits
     assert words in logits.detail + logits.cause

@@ -224,7 +224,7 @@ def test_packs_are_taken_as_well_as_samples(models):
 
 
 def test_one_padded_row_a_sample_passes(models):
-    """No packing at all is right too: a mask is no fault where nobody shares a row."""
+    """No packing at all is right too: a mask is right where no two samples share a row."""
 
     def padded(features):
         width = max(len(feature["input_ids"]) for feature in features)
@@ -357,7 +357,7 @@ def test_rounding_by_what_else_is_in_the_batch_is_no_leak_in_bf16():
 
 @pytest.mark.long
 def test_groups_of_experts_round_otherwise_and_do_not_leak():
-    """A token that is alone with its expert is multiplied by another kernel than two of them; 2e-7 is no leak in fp32."""
+    """A token that is alone with its expert is multiplied by another kernel than two of them; 2e-7 is not a leak in fp32."""
     report = verify_packing(tiny_model("mixtral"), PackCollator(pad_to=64), random_samples(128), attention="eager")
     assert report.ok, str(report)
     assert any(finding.measured for finding in report.findings if finding.check == "isolation")

@@ -62,7 +62,7 @@ def test_samples_that_can_be_read_out_of_others_are_placed_with_certainty(model,
 
 
 def test_a_repeated_sample_of_one_token_is_no_padding(model):
-    """What is left over is all of one token: as padding it would be trained on, and nobody would look for a repeat."""
+    """What is left over is all of one token: as padding it would be trained on, and a repeat would go unseen."""
     rows = [[7, 7, 7], [5, 6, 8], [9, 4]]
     report = run(model, lambda features: PackCollator()([*features, features[0]]), rows)
     found = {finding.check: finding.cause for finding in report.failures}

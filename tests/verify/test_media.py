@@ -103,7 +103,7 @@ def test_a_fault_is_found_by_name(pictures, fault, check, cause):
 
 @pytest.mark.long
 def test_a_tower_that_sees_all_pictures_is_found(pictures):
-    """The tokens do not show it: another picture moves samples beside it."""
+    """The tokens do not show it: another picture moves its neighbors."""
     packs, model, collator = pictures
     report = verify_packing(faults.TowerOfAllPictures(model), collator, packs, attention="sdpa", gradients=False)
     found = [finding for finding in report.failures if finding.check == "isolation"]

@@ -1,4 +1,4 @@
-"""Packed equals one by one, below 1e-5 in fp32, for the architectures that people train; and what leaks is known."""
+"""Packed equals one by one, below 1e-5 in fp32, for the architectures that users train; and what leaks is known."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ SHORT = ("eager", "sdpa")
     [("llama", SHORT), *(pytest.param(name, ATTENTION, marks=pytest.mark.long) for name in ISOLATED)],
 )
 def test_packed_equals_one_by_one(name, attention):
-    """Logits, loss and gradients in eager, SDPA and flex attention, with padding behind; the promise of the library."""
+    """Logits, loss and gradients in eager, SDPA and flex attention, with padding at the end; the promise of the library."""
     report = verify_packing(tiny_model(name), PackCollator(pad_to=64), random_samples(128), attention=attention)
     assert report.ok, str(report)
     for check in ("isolation", "logits", "loss", "gradients"):
@@ -99,13 +99,13 @@ def test_an_unknown_architecture_is_named_with_its_neighbours(name, words):
 
 
 def test_a_directory_without_a_model_is_named(tmp_path):
-    """The way in for most users is --model."""
+    """Most users come by --model."""
     with pytest.raises(SettingsError, match="no causal language model could be loaded"):
         load_model(str(tmp_path))
 
 
 def test_what_has_no_small_form_is_refused_by_name_and_counted_in_the_docs():
-    """A list that somebody keeps in a document alone is wrong at the next release."""
+    """A list kept in a document alone is wrong at the next release."""
     pytest.importorskip("transformers", minversion="5.20")
     text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
     if transformers.__version__.startswith("5.23."):

@@ -53,7 +53,7 @@ def by_token_budget(sample, *, lengths=None):
 
 @pytest.mark.parametrize("sample", PLAIN)
 def test_all_three_take_the_same_samples(sample):
-    """A sample that verify passes and the collator reads otherwise is a check of something else."""
+    """A sample that verify passes and the collator reads otherwise is a check of another sample."""
     found = in_batch(sample)
     assert in_case(sample) == found
     assert by_token_budget(sample) == found
@@ -90,7 +90,7 @@ def test_verify_refuses_media_that_it_cannot_exchange():
 
 @pytest.mark.parametrize("sample", PLAIN[:6])
 def test_copies_differ_in_the_tokens_that_were_replaced(sample):
-    """Padding stays where it was, and labels follow their tokens."""
+    """Padding stays in place, and labels follow their tokens."""
     case = ReferenceSamples([sample])
     new = [segment.ids + 10 for segment in case.segments]
     again = ReferenceSamples(case.copies(dict(enumerate(new)))).segments

@@ -61,7 +61,7 @@ def test_packs_of_a_step_pass(packs, model, layout):
 
 
 def test_a_collator_is_verified_with_its_padding(packs):
-    """Rows of a real collator; weights that it makes of its own are not compared with those of packs."""
+    """Rows of a real collator; weights that it makes of its own are not compared with the packs'."""
     for weights in (None, "sample"):
         report = verify_context_parallel(packs, collator=PackCollator(padding=PADDING, loss_weights=weights))
         assert report.ok, str(report)
@@ -163,7 +163,7 @@ def failure(report, check):
 
 
 def places_by(slices_of, of_row=False):
-    """A split by slices; the fields are those of the places."""
+    """A split by slices; the fields follow the places."""
 
     def split(batch, *, cp_rank, cp_size, layout):
         right = split_for_context_parallel(batch, cp_rank=cp_rank, cp_size=cp_size, layout="zigzag_segments")

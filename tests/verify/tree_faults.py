@@ -19,7 +19,7 @@ SIZE = 112
 
 
 class Trees:
-    """The right batch of packs of trees, and a fault behind it."""
+    """The right batch of packs of trees, and a fault after it."""
 
     def __init__(self, fault=lambda batch, packs: batch, branch="fork", dialect="transformers_tree"):
         self.right, self.fault = PackCollator(branch=branch, dialect=dialect, pad_to=SIZE), fault

@@ -176,7 +176,7 @@ def test_an_absence_that_a_mount_keeps_is_looked_at_again(tmp_path, monkeypatch)
 
 
 def test_a_link_whose_answer_was_lost_still_wins(tmp_path, monkeypatch):
-    """Without it NFS could publish our blob and tell us that somebody else had won."""
+    """Without it NFS could publish our blob and report that another process had won."""
     real = os.link
 
     def answer_lost(source, target):

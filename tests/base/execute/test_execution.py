@@ -36,7 +36,7 @@ def test_every_task_is_in_one_share(num_items, num_tasks):
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
-    """Without it an array that counts from 1 leaves its first share undone, and nobody sees it."""
+    """Without it an array that counts from 1 silently leaves its first share undone."""
     with pytest.raises(SettingsError) as caught:
         Execution(**settings)
     assert message in str(caught.value)

@@ -52,7 +52,7 @@ def _stay_in_c(folder, number):
 
 
 def _interrupt_when(folder, files):
-    """Press Ctrl-C in this process when so many files are in a folder."""
+    """Press Ctrl-C in this process when a folder has that number of files."""
 
     def press():
         while len([name for name in os.listdir(folder) if name.isdigit()]) < files:
@@ -149,7 +149,7 @@ def test_no_process_is_started_for_a_job_that_has_ended():
 
 
 def test_an_error_comes_with_the_traceback_of_the_worker():
-    """Without it nobody sees which line of an encoder failed."""
+    """Without it the line of an encoder that failed stays unknown."""
     with pytest.raises(EOFError, match="a file of the task") as caught:
         list(run_tasks(_raise_end_of_file, range(4), context=None, resources=Resources(2)))
     assert "in _raise_end_of_file" in str(caught.value.__cause__)

@@ -18,7 +18,7 @@ ORDER = ("stream.json", "shards/", "log/000000000000.json", "log/000000000001.js
 def test_a_disk_that_fills_up_costs_one_line_and_nothing_else(
     name: str, chats: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
-    """Without it a full disk leaves half a file that the next run believes, or that nobody can finish."""
+    """Without it a full disk leaves half a file that the next run believes, or that cannot be finished."""
     whole, packs = tmp_path / "whole", tmp_path / "packs"
     command = ("pack", chats, "--tokenizer", tokenizer, "--max-length", 64, "--quiet", "-o")
     done(*command, whole)
@@ -58,7 +58,7 @@ def small_disk(tmp_path: Path) -> Any:
 def test_a_real_disk_freed_page_by_page_ends_with_the_same_store(
     small_disk: Path, chats: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
-    """Without it only the write that the test replaced is safe, not those of Arrow and of buffered files."""
+    """Without it only the write that the test replaced is safe, not writes of Arrow and of buffered files."""
     packs, ballast = small_disk / "packs", small_disk / "ballast"
     command = ("pack", chats, "--tokenizer", tokenizer, "--max-length", 64, "--quiet", "-o")
     done(*command, tmp_path / "whole")

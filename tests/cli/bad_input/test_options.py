@@ -70,7 +70,7 @@ def test_a_renamed_field_that_no_row_has_is_named(chats: Path, tokenizer: Path) 
 def test_a_wrong_option_of_pack_is_named(
     options: list[str], expected: str, chats: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
-    """Without it an impossible capacity or a misspelt name ends in a traceback, or in a plan nobody asked for."""
+    """Without it an impossible capacity or a misspelt name ends in a traceback, or in a plan that was not asked for."""
     packs = tmp_path / "packs"
     assert expected in refused("pack", chats, "-o", packs, "--tokenizer", tokenizer, "--quiet", *options)
     assert not (packs / "stream.json").exists()

@@ -14,7 +14,7 @@ from tests.cli.bad_input.tools import CHATS, Outcome, one_line, run, write_rows
 def test_ctrl_c_says_that_nothing_is_lost(
     chats: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it stopping a long job shows a traceback, and nobody dares to start it again."""
+    """Without it stopping a long job shows a traceback, and starting it again looks dangerous."""
     import brimful.cli.jobs as pack_command
 
     def stop(*arguments: Any, **options: Any) -> None:

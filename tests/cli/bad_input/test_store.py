@@ -51,7 +51,7 @@ def shards(store: Path) -> list[Path]:
 
 
 def test_a_shard_that_was_cut_is_named(store: Path) -> None:
-    """Without it reading behind the end of a mapped file kills the process."""
+    """Without it reading past the end of a mapped file kills the process."""
     shard = shards(store)[0]
     size = shard.stat().st_size
     for keep in (size - 1, size // 2, 0):
@@ -124,7 +124,7 @@ def buffers_of(shard: Path) -> dict[str, tuple[int, int]]:
     ],
 )
 def test_a_flipped_bit_in_a_shard_is_found_when_the_pack_is_read(buffer: str, store: Path) -> None:
-    """Without it a model trains on tokens, labels or boundaries that nobody wrote."""
+    """Without it a model trains on tokens, labels or boundaries that were never written."""
     shard = shards(store)[0]
     begin, _ = buffers_of(shard)[buffer]
     for at, bit in [(begin + 4, 1), (begin + 4, 0x80)] if buffer.endswith("offsets") else [(begin, 1), (begin + 3, 8)]:
@@ -192,7 +192,7 @@ def test_a_header_of_another_store_is_found_by_check(store: Path) -> None:
 
 
 def test_a_log_record_that_is_gone_is_not_passed_over(store: Path) -> None:
-    """Without it a lost record moves every pack behind it to another index."""
+    """Without it a lost record moves every later pack to another index."""
     (store / "log" / "000000000001.json").unlink()
     line = refused("inspect", store)
     assert f"{store} is not finished: 1 shard with 5 packs so far" in line

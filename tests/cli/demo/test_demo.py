@@ -1,4 +1,4 @@
-"""The demo is the first thing people run: it must be the same everywhere, and resume where it was stopped."""
+"""The demo is the first thing users run: it must be the same everywhere, and resume from its stop."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_missing_package_is_one_line_with_the_way_out(tmp_path, monkeypatch, c
 
 
 def test_the_demo_gives_its_summary_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it what the demo packed can only be read by people."""
+    """Without it what the demo packed cannot be read by a program."""
 
     def quick(directory: str, say: Any, **options: Any) -> Any:
         say("a line for people")

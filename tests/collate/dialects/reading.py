@@ -44,9 +44,9 @@ def changes(numbers: Iterable[int]) -> list[int]:
 
 
 def pairs(ids: torch.Tensor, labels: torch.Tensor, *, labels_shifted: bool) -> list[tuple[int, int]]:
-    """Each token of some rows that has a label, with the token that it predicts; -100 is no label.
+    """Each token of some rows that has a label, with the token that it predicts; -100 is not a label.
 
-    A trainer whose labels are not shifted moves them itself: the model's output at a token meets the label behind it.
+    A trainer whose labels are not shifted moves them itself: the model's output at a token meets the next label.
     """
     ids, labels = ids.reshape(-1, ids.shape[-1]), labels.reshape(-1, labels.shape[-1])
     if not labels_shifted:

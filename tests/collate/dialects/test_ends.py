@@ -63,7 +63,7 @@ def test_tokens_and_targets_at_the_ends(reader, packs, padding):
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_positions_begin_elsewhere_only_where_they_are_no_boundaries(reader):
-    """Models such as RoBERTa count from 2: right where the trainer has other boundaries, and else refused."""
+    """Models such as RoBERTa count from 2: right where the trainer has other boundaries, otherwise refused."""
     packs = [toy_pack([3, 2]), toy_pack([4], first_sample=2, seed=1)]
     samples = [pack.segment(place).tolist() for pack in packs for place in range(pack.num_segments)]
 

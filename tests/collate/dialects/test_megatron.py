@@ -63,7 +63,7 @@ class NewerParams(Params):
 
 
 def test_the_class_of_a_version_gets_its_own_fields():
-    """A class of an older version takes no more; a newer one would guess the total, and that there are no gaps."""
+    """A class of an older version takes no more; a newer one would guess the total, and assume no gaps."""
     batch = lay_out([toy_pack([3, 2])], padding=Padding(segment_multiple_of=4))
     old, new = build_packed_seq_params(batch, Params), build_packed_seq_params(batch, NewerParams)
     assert old.cu_seqlens_q_padded.tolist() == new.cu_seqlens_q_padded.tolist() == [0, 4, 8]

@@ -1,4 +1,4 @@
-"""Megatron-Bridge: places from the padded boundaries where there are gaps, lengths from the others."""
+"""Megatron-Bridge: places from the padded boundaries if packs have gaps, lengths from the others."""
 
 import pytest
 
@@ -30,7 +30,7 @@ class TestMegatronBridge(DialectContract):
 
 @pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
 def test_no_segment_of_megatron_bridge_is_empty(padding):
-    """Where Bridge makes positions of pictures it refuses a segment without tokens, and reads each from where it lies."""
+    """Where Bridge makes positions of pictures it refuses a segment without tokens, and reads each from its own start."""
     given = PackCollator(dialect="megatron_bridge", padding=padding)([toy_pack([4, 2, 3])])
     real, where = given["cu_seqlens_q"], given.get("cu_seqlens_q_padded", given["cu_seqlens_q"])
     lengths = real.diff()

@@ -24,6 +24,6 @@ class TestMsSwift(DialectContract):
 
 
 def test_text_positions_have_a_key_of_their_own():
-    """ms-swift looks for boundaries there when there is mRoPE."""
+    """ms-swift looks for boundaries there if the model has mRoPE."""
     batch = PackCollator(dialect="ms_swift", pad_to=8)([pack_with_image()])
     assert batch["text_position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 0, 1]]

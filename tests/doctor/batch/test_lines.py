@@ -129,7 +129,7 @@ def test_labels_are_read_by_what_four_of_five_are(labels, labeling):
     ],
 )
 def test_labels_of_one_repeated_token_cross_no_sample(labels, labeling):
-    """They are the token itself and the next one; read so that fewer of them belong to a neighbor, else as tokens."""
+    """They are the token itself and the next one; read so that fewer of them belong to a neighbor, otherwise as tokens."""
     ids = np.full((1, 4), 5)
     assert labeling_of(np.array([labels]), ids, np.array([0, 2])) is labeling
 

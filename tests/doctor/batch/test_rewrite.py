@@ -36,7 +36,7 @@ def same(first: Any, second: Any) -> bool:
 
 @given(case=made(repeats=False), data=st.data())
 def test_only_the_tokens_of_one_segment_are_exchanged(case, data):
-    """A copy that differs anywhere else would accuse a right model of seeing its neighbors."""
+    """A copy that differs elsewhere would accuse a right model of seeing its neighbors."""
     before = copy.deepcopy(values(case.batch))
     view = read_batch(case.batch)
     segment = data.draw(st.sampled_from(view.segments))

@@ -1,4 +1,4 @@
-"""Facts of a run, and real chats of many turns: EOS inside a sample is no fault where the template writes it."""
+"""Facts of a run, and real chats of many turns: EOS inside a sample is right if the template writes it."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ def test_real_chats_are_not_accused(chats, chat_tokenizer):
 
 
 def test_real_chats_in_one_row_are_found(chats, chat_tokenizer):
-    """Their first tokens come again after EOS, which those of a single chat do not."""
+    """Their first tokens come again after EOS, unlike the first tokens of a single chat."""
     batch = DataCollatorWithFlattening(return_position_ids=False)(chats)
     report = diagnose(batch, tokenizer=chat_tokenizer)
     assert [finding.problem for finding in report.findings] == ["boundaries_missing"]

@@ -185,7 +185,7 @@ def test_of_several_merged_blocks_the_first_wins() -> None:
 
 
 def test_the_first_document_with_keys_counts() -> None:
-    """Without it a file with a preamble has no settings, or those of a note."""
+    """Without it a file with a preamble has no settings, or the settings of a note."""
     assert plain(read("# note\n---\n- a list\n---\npacking: true\n---\npacking: false\n")) == {"packing": True}
 
 
@@ -464,7 +464,7 @@ def test_programs_and_ranks(line: str, program: str, ranks: int | None) -> None:
     ],
 )
 def test_arguments_override_the_file_that_a_command_names(line: str) -> None:
-    """Without it the file is judged, and the run does something else."""
+    """Without it the file is judged, and the run does other things."""
     Path("run.yaml").write_text("packing: true\nmax_length: 1\nkw: {a: 1, b: 2}\n")
     run = command(line)
     assert run.get("packing") == Given(True, "run.yaml:1")
@@ -498,7 +498,7 @@ def test_a_file_that_a_command_names_must_be_there() -> None:
 
 
 def test_the_file_of_accelerate_tells_the_ranks() -> None:
-    """Its settings are not those of the trainer, although some have the same names."""
+    """Its settings are not the trainer's, although some have the same names."""
     Path("acc.yaml").write_text("num_processes: 8\nmixed_precision: bf16\n")
     run = command("accelerate launch --config_file acc.yaml --num_machines 1 train.py --x 1")
     assert (run.ranks, run.get("accelerate.mixed_precision").value, run.get("mixed_precision")) == (8, "bf16", None)
@@ -627,7 +627,7 @@ def test_the_training_of_a_script(text: str, value: object) -> None:
     ],
 )
 def test_no_condition_is_looked_at(statement: str, condition: str) -> None:
-    """The value of one branch is not that of the run, and nothing is said of it."""
+    """The value of one branch is not the run's, and nothing is said of it."""
     run = script(f"B=fsdp N=8\n{statement.format(condition)}\ntrl sft --x $A --y $B")
     assert isinstance(run.get("x").value, Unknown)
     assert re.fullmatch(r"\$A \(set on line \d of run.sh( or later)?\)", run.get("x").value)
@@ -843,7 +843,7 @@ def notebook(*cells: str) -> GivenSettings:
 
 
 def test_cells_of_a_notebook() -> None:
-    """Magic and shell lines are not Python, and a cell that is no Python at all spoils no other."""
+    """Magic and shell lines are not Python, and a cell of another language spoils no other."""
     run = notebook(
         "%pip install trl\n!nvidia-smi\nfrom trl import SFTConfig\nrows = 64",
         "this is no Python",

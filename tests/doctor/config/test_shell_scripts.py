@@ -1,4 +1,4 @@
-"""Scripts as trainers ship them: what is certain is read as the shell would, and all else is unknown, with its line."""
+"""Scripts as trainers ship them: what is certain is read as the shell would, and the rest is unknown, with its line."""
 
 from __future__ import annotations
 

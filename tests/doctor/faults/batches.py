@@ -1,6 +1,6 @@
 """Batches with the faults of public threads that one batch shows, and their mended twins.
 
-Each entry is made by a small collator that does what the thread did; the number is that of the table of silent faults.
+Each entry is made by a small collator that does what the thread did; the number is from the table of silent faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Fault:
     """A faulty batch and its mended twin.
 
     Attributes:
-        thread: where it was told.
+        thread: that told it.
         problem: name that the finding must have.
         faulty, mended: batches, or lists of batches.
         known: keyword arguments of ``diagnose``, the same for both.

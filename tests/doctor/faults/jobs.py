@@ -33,7 +33,7 @@ def positions(lengths=LENGTHS):
 
 
 def batch(lengths=LENGTHS, *, seed=0, **words):
-    """Tokens, labels and positions of rows of samples; the first label of each sample is no target."""
+    """Tokens, labels and positions of rows of samples; the first label of each sample is not a target."""
     generator = torch.Generator().manual_seed(seed)
     place = positions(lengths)
     ids = torch.randint(3, VOCAB, place.shape, generator=generator)
@@ -218,7 +218,7 @@ class Case:
     Attributes:
         wrong, right: make a job.
         problem: that the probe names.
-        layer: in which a neighbor moves first; empty if the fault is no leak.
+        layer: in which a neighbor moves first; empty if the fault does not leak.
     """
 
     wrong: Callable[[], Job]

@@ -1,7 +1,7 @@
 """A script that makes batches of an export with Megatron-Bridge's own data set of packed Parquet, and prints them as one line of JSON.
 
 Importing its whole package takes every model and a GPU's libraries. So its packages are opened without their first files, and
-of the modules beside the reader only names stand in; data set, collation and masks are Bridge's.
+of the modules around the reader only names stand in; data set, collation and masks are Bridge's.
 """
 
 import json

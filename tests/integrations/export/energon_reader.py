@@ -15,7 +15,7 @@ NUM_STEPS = 9
 
 
 def task_encoder(directory):
-    """The file beside the export, without brimful."""
+    """The file next to the export, without brimful."""
     specification: Any = importlib.util.spec_from_file_location("task_encoder", Path(directory) / "task_encoder.py")
     module = importlib.util.module_from_spec(specification)
     sys.modules["task_encoder"] = module  # dataclasses look for it

@@ -126,7 +126,7 @@ STAND_INS: dict[str, dict[str, Any]] = {
 
 
 def stand_in(monkeypatch, *names):
-    """Let these modules be found for a test: the installed ones, or else the ones of this file."""
+    """Let these modules be found for a test: the installed ones, or the ones of this file."""
     for name in names:
         with suppress(ImportError):
             importlib.import_module(name)

@@ -95,7 +95,7 @@ def bridge_batch(row):
 
 @pytest.mark.parametrize("capacity", [None, 20])
 def test_bridge(tmp_path, capacity):
-    """The targets that Bridge computes of a row are those of the pack: the same tokens from the same prefixes."""
+    """The targets that Bridge computes of a row are the pack's: the same tokens from the same prefixes."""
     packs = some_packs(7)
     packs[1] = packs[1].take([0])
     packs.capacity = capacity
@@ -164,7 +164,7 @@ COLUMNS = [
 
 
 def test_a_data_set_of_six_tokens(tmp_path):
-    """Whole rows, and what ``save_to_disk`` would write beside them."""
+    """Whole rows, and what ``save_to_disk`` would write with them."""
     datasets = pytest.importorskip("datasets")
     export_packs(six_tokens(), to="huggingface", directory=tmp_path / "out", packs_per_shard=1)
     data = datasets.load_from_disk(str(tmp_path / "out" / "train"))
@@ -362,7 +362,7 @@ def test_webdataset_gives_media_with_their_endings(readers, tmp_path):
 
 
 def test_documents_of_olmo_core(tmp_path):
-    """Every byte: tokens and targets without a header, and a row for each segment; the first of a sample is no target."""
+    """Every byte: tokens and targets without a header, and a row for each segment; the first of a sample is not a target."""
     export_packs(six_tokens(), to="olmo-core", directory=tmp_path, packs_per_shard=1)
     assert (tmp_path / "token_ids_part_0000.npy").read_bytes() == struct.pack("<4I", 5, 6, 7, 8)
     assert (tmp_path / "labels_mask_part_0000.npy").read_bytes() == bytes([0, 1, 1, 0])

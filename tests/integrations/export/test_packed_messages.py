@@ -1,4 +1,4 @@
-"""Rows of conversations for Megatron-LM and NeMo RL: a system message begins each, and nothing else is lost in a row."""
+"""Rows of conversations for Megatron-LM and NeMo RL: a system message begins each, and no more is lost in a row."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Packed rows of ms-swift's sharded loader come apart again, and what contradicts itself is no sample."""
+"""Packed rows of ms-swift's sharded loader come apart again, and what contradicts itself is refused."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_written_and_read_again(tmp_path):
     ],
 )
 def test_a_row_that_contradicts_itself_is_malformed(tmp_path, change, reason):
-    """One wrong length would cut every sample behind it elsewhere."""
+    """One wrong length would cut every later sample elsewhere."""
     (tmp_path / "chunk_00000.jsonl").write_text(f"{json.dumps(PACK)}\n{json.dumps({**PACK, **change})}\n")
     source = open_source(tmp_path / "chunk_00000.jsonl", cache_dir=tmp_path / "cache")
     assert source[1].input_ids == [7]

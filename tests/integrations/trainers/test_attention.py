@@ -108,7 +108,7 @@ def test_what_is_chosen_keeps_samples_apart(name, implementation, dialect):
 
 
 def test_the_plain_collator_would_leak_where_the_choice_brings_a_mask():
-    """Else the test above could pass whatever the dialect."""
+    """Otherwise the test above could pass whatever the dialect."""
     model = tiny_model("opt")
     report = verify_packing(model, PackCollator(), random_samples(128), attention="sdpa", gradients=False)
     assert "isolation" in {finding.check for finding in report.failures}
@@ -160,7 +160,7 @@ def test_code_of_its_own_gets_a_mask():
 
 
 def test_the_choice_is_told_once_and_by_the_first_rank(capsys, monkeypatch):
-    """512 ranks that say the same would hide everything else."""
+    """512 ranks that say the same would hide all other lines."""
     attention._print.cache_clear()
     monkeypatch.setenv("RANK", "3")
     collator_for(tiny(), device="cpu")

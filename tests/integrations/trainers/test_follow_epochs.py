@@ -1,4 +1,4 @@
-"""``Trainer`` and a plan for each epoch: the packs that it trains on are those of the epoch."""
+"""``Trainer`` and a plan for each epoch: the packs that it trains on are the epoch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning for real, where it is installed: stopped anywhere and continued, the batches are those of one run."""
+"""Lightning for real, if installed: stopped anywhere and continued, the batches equal one run's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Planned micro-batches in LLaMA-Factory v1: by its plugin where it is installed, and by the methods that it calls."""
+"""Planned micro-batches in LLaMA-Factory v1: by its plugin if installed, and by the methods that it calls."""
 
 import importlib
 import sys
@@ -46,7 +46,7 @@ class Plugin:
 
 
 class PluginOf095(Plugin):
-    """That of 0.9.5: one function for a name and a method."""
+    """The function of 0.9.5: one function for a name and a method."""
 
     def register(self, method):
         return lambda function: self.classes.__setitem__((self.name, method), function)
@@ -110,7 +110,7 @@ def test_the_oldest_sample_leaves_with_the_fullest_packs(batching):
 
 
 def test_a_row_is_its_samples_one_after_the_other(batching):
-    """Cut to ``cutoff_len``; no sample's first token is a target; weights are those of the targets."""
+    """Cut to ``cutoff_len``; no sample's first token is a target; weights are the targets' own."""
     buffer = batching.buffer()
     buffer.put([sample(4, 10), sample(9, 20), {**sample(2, 50), "loss_weights": [0.0, 0.5]}])
     (row,) = batching.strategy.generate_batch(buffer, info(5, micro_batch_size=3))
@@ -164,7 +164,7 @@ def test_a_window_waits_before_a_step(batching, micro_batches, packs, waiting):
 
 
 def test_the_fullest_packs_leave_and_weights_of_one_are_those_of_targets(batching):
-    """Beside the pack with the oldest sample; its two samples are in the order in which they came."""
+    """After the pack with the oldest sample; its two samples are in the order in which they came."""
     buffer = batching.buffer()
     buffer.put([sample(length, 100 * number) for number, length in enumerate([2, 9, 7, 10, 8, 1])])
     rows = batching.strategy.generate_batch(buffer, info(10, num_micro_batch=3))
@@ -204,7 +204,7 @@ def test_steps_of_an_epoch_are_estimated_from_tokens(batching):
 
 
 def test_no_sample_waits_for_ever():
-    """A short sample behind full packs leaves first, as the oldest."""
+    """A short sample after full packs leaves first, as the oldest."""
     buffer = Buffer([sample(7, 0), *(sample(8, 100) for _ in range(9))])
     (row,) = WindowBatcher.generate_batch(buffer, info(8))
     assert row["input_ids"].shape[1] == 7

@@ -1,4 +1,4 @@
-"""Planned windows as lmms-engine's online packing: by its registry where it is installed."""
+"""Planned windows as lmms-engine's online packing: by its registry if installed."""
 
 import importlib
 import sys

@@ -170,7 +170,7 @@ def log(trainer):
 @pytest.mark.parametrize("door", [log, follow_schedule])
 @pytest.mark.parametrize("options", [{"dialect": "dense_mask"}, {"loss_weights": "sample"}], ids=["trees", "samples"])
 def test_weights_that_the_loss_of_the_library_ignores_are_refused(tmp_path, door, options):
-    """Their masks are right, so nothing else would tell; each door that sees trainer and batch says so."""
+    """Their masks are right, so only this would tell; each door that sees trainer and batch says so."""
     packs = trees() if "dialect" in options else flat()
 
     def trainer():

@@ -83,7 +83,7 @@ def test_an_empty_place_has_loss_0_with_every_family(family):
 
 
 def test_a_model_that_gets_two_collators_has_one_loss():
-    """The hook of Qwen2-Audio's loss is not added twice, and a model that obeys by itself has none."""
+    """The hook of Qwen2-Audio's loss is not added twice, and a model that obeys without it has none."""
     hearing, seeing = (tiny_media_model(open_family(name).settings, {}, 1_100) for name in ("qwen2-audio", "llava"))
     for model in (hearing, hearing, seeing):
         collator_for(model, device="cpu", quiet=True)
@@ -92,7 +92,7 @@ def test_a_model_that_gets_two_collators_has_one_loss():
 
 @pytest.mark.long
 def test_trainer_of_transformers(case, tmp_path):
-    """Its loss of an epoch is that of the batches, and one broken picture costs one sample's loss and no step."""
+    """Its loss of an epoch is the batches', and one broken picture costs one sample's loss and no step."""
     packs, model, features = case
     collator = collator_for(model, device="cpu", media=features, quiet=True)
     losses = []

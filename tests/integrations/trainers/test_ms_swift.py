@@ -97,7 +97,7 @@ def swift(monkeypatch):
 
 
 def test_the_plugin_replaces_what_the_pipeline_looks_up(swift):
-    """The pipeline names the class by itself: replacing it in one module alone would do nothing."""
+    """The pipeline names the class itself: replacing it in one module alone would do nothing."""
     install()
     install()
     assert sys.modules["swift.dataset"].PackingDataset is SwiftPacks

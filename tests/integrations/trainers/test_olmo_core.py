@@ -83,7 +83,7 @@ def epoch(loader, number=None):
 
 @needs_olmo
 def test_a_batch_is_what_its_collator_makes_of_documents():
-    """The same keys, types and values as for items with their lengths; the labels of the model are those of the samples."""
+    """The same keys, types and values as for items with their lengths; the labels of the model are the samples' own."""
     packs = ToyPacks([toy_pack([3, 2]), toy_pack([4, 1, 2], first_sample=2)])
     (batch,) = epoch(loader_of(packs, length=8, rows=2, seed=None))
     items = [

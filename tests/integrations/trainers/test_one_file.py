@@ -91,7 +91,7 @@ def test_trainer_has_the_losses_of_the_long_way(home, tokenizer, tmp_path, capfd
 
 @pytest.mark.long
 def test_sft_trainer_has_the_losses_of_the_long_way(home, tokenizer, tmp_path):
-    """``max_length`` and ``dataset_num_proc`` are those of the SFTConfig."""
+    """``max_length`` and ``dataset_num_proc`` are the SFTConfig's."""
     trl = pytest.importorskip("trl", minversion="1.10")
     from brimful.integrations.trainers.trl import SFTPacks, for_packs
 

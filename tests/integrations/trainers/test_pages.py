@@ -139,7 +139,7 @@ def test_the_page_of_a_trainer_that_is_not_needed_ends_in_its_batch(page, made, 
 
 @pytest.mark.parametrize("page", SHOWN)
 def test_the_page_says_what_was_run_and_what_was_not(page):
-    """Without it a reader takes a sketch for a recipe that somebody trained with."""
+    """Without it a reader takes a sketch for a recipe that was trained with."""
     text = (PAGES / page).read_text()
     assert re.search(r"^\| run against .* own code.*on a CPU \| not run \|$", text, flags=re.MULTILINE)
     for block in re.findall(r"^ *```text\n", text, flags=re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Trainers for real on a stream: what a saved checkpoint was trained on is acknowledged, and nothing else."""
+"""Trainers for real on a stream: what a saved checkpoint was trained on is acknowledged, and only that."""
 
 from types import SimpleNamespace
 
@@ -58,7 +58,7 @@ def trainer_of(dataset, folder, collator, *, steps, **options):
 
 @pytest.mark.long
 def test_trainer_acknowledges_what_it_saved_and_goes_on_from_it(tmp_path):
-    """Killed behind a checkpoint and resumed, every sample is trained once, and what is gone is not asked for."""
+    """Killed after a checkpoint and resumed, every sample is trained once, and what is gone is not asked for."""
     stream = toy_stream(tmp_path / "stream", [3, 3, 3, 2], lanes=1)
     first, second = Recorder(), Recorder()
     dataset = LazyShardedDataset(stream, lanes=2)

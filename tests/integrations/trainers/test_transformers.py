@@ -111,7 +111,7 @@ def test_workers_change_nothing(tmp_path):
 
 @pytest.mark.long
 def test_evaluation_packed_and_one_by_one(tmp_path):
-    """Both run in Trainer; its loss is a mean of means and differs, that of the samples is one number."""
+    """Both run in Trainer; its loss is a mean of means and differs, the samples' loss is one number."""
     trainer = make_trainer(tmp_path, steps=2)
     log_packing(trainer)
     trainer.train()
@@ -127,7 +127,7 @@ def test_evaluation_packed_and_one_by_one(tmp_path):
 
 
 def test_packs_that_fill_an_empty_place_have_no_samples():
-    """Without it the last step of an epoch would log samples and useful tokens that nobody trained."""
+    """Without it the last step of an epoch would log samples and useful tokens that were not trained."""
     collator = pack_metrics._Counting(PackCollator(dialect="dense_mask", pad_to=16), None)
     pack, tree = toy_pack([3, 2]), toy_tree([[5, 6, 7, 8], [5, 6, 7, 9, 9]])
 

@@ -1,4 +1,4 @@
-"""``SFTTrainer`` for real, where TRL is installed: packs go through whole, and its loss is that of the samples."""
+"""``SFTTrainer`` for real, if TRL is installed: packs go through whole, and its loss is the samples'."""
 
 import pytest
 

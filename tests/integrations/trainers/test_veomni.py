@@ -63,7 +63,7 @@ class HalfOfTheRow:
 
 
 def test_rows_are_cut_with_their_weights_and_boundaries():
-    """Uncut, weights would stand beside other labels; unshifted, each would count for the token before."""
+    """Uncut, weights would stand at other labels; unshifted, each would count for the token before."""
     samples = [
         {"input_ids": [5, 6, 7], "loss_weights": [9, 0.5, 2], "ds_idx": 4},
         {"input_ids": [8, 9], "loss_weights": [9, 4], "ds_idx": 1},
@@ -79,7 +79,7 @@ def test_rows_are_cut_with_their_weights_and_boundaries():
 
 
 def test_rows_that_do_not_divide_among_the_ranks_are_refused():
-    """VeOmni pads them by itself, and takes the padding that was there before for a sample."""
+    """VeOmni pads them itself, and takes earlier padding for a sample."""
     for padding in (Padding(), Padding(to=11), Padding(multiple_of=3)):
         with pytest.raises(SettingsError, match=r"are cut for 2 ranks .* padding=Padding\(multiple_of=2\)"):
             SlicingCollator(PackCollator(dialect="veomni", padding=padding), HalfOfTheRow(0))
@@ -89,7 +89,7 @@ def test_rows_that_do_not_divide_among_the_ranks_are_refused():
 
 
 def test_samples_of_several_sources():
-    """VeOmni's multi-source data sets put ds_idx and the source's name beside the tokens; its meter takes the first."""
+    """VeOmni's multi-source data sets put ds_idx and the source's name next to the tokens; its meter takes the first."""
     samples = [
         {"input_ids": torch.tensor([5, 6]), "labels": torch.tensor([5, 6]), "ds_idx": 2, "source_name": "books"},
         {"input_ids": torch.tensor([7]), "labels": torch.tensor([7]), "ds_idx": torch.tensor(0), "source_name": "code"},

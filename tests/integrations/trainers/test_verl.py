@@ -1,4 +1,4 @@
-"""Rows for verl's SFT trainer, beside its own collator and engine where verl can be imported."""
+"""Rows for verl's SFT trainer, against its own collator and engine where verl can be imported."""
 
 import importlib
 import math
@@ -65,7 +65,7 @@ def test_media_are_refused(media_packs):
 
 
 def test_the_collator_of_verl_makes_our_batch(stores):
-    """Its nested rows are those of the dialect, in values and offsets."""
+    """Its nested rows are the dialect's, in values and offsets."""
     collate = real("verl.utils.dataset.dataset_utils").SFTTensorCollator("no_padding")
     samples = VerlSamples(stores[0], None, CONFIG)
     found = collate([samples[number] for number in range(len(samples))])

@@ -1,4 +1,4 @@
-"""Plans as preset packs of xtuner v1, read by its own class where it is installed, and by a reading of its source."""
+"""Plans as preset packs of xtuner v1, read by its own class if installed, and by a reading of its source."""
 
 import importlib
 import json

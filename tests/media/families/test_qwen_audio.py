@@ -1,4 +1,4 @@
-"""Tokens of sounds from their headers are those that the installed processor makes of their waveforms."""
+"""Tokens of sounds from their headers are what the installed processor makes of their waveforms."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tokens of pictures from their headers are those that the installed image processor makes of their pixels."""
+"""Tokens of pictures from their headers are what the installed image processor makes of their pixels."""
 
 import base64
 import json

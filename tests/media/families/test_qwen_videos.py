@@ -1,4 +1,4 @@
-"""Frames, grids and texts of videos from their headers are those of the installed video processors.
+"""Frames, grids and texts of videos from their headers are what the installed video processors make.
 
 The processors need torchvision: one that is installed, or a copy in the folder that BRIMFUL_TORCHVISION names.
 """
@@ -58,7 +58,7 @@ def test_qwen3_writes_the_time_of_each_pair():
 
 
 def test_videos_that_the_processor_refuses():
-    """A single frame is no pair."""
+    """A single frame is not a pair."""
     with pytest.raises(BadMediumError, match="has 1 frames, and 0 are to be taken"):
         open_family("qwen2-vl", fps=2).video(VideoHeader(1, 25.0, 64, 64))
     with pytest.raises(BadMediumError, match="has 1 frames, and 2 are needed"):

@@ -1,4 +1,4 @@
-"""Media that change behind their rows: one error says how to go on, and that way works."""
+"""Media that change under their rows: one error says how to go on, and that way works."""
 
 import re
 

@@ -51,7 +51,7 @@ def test_a_sample_may_be_shorter_than_a_pack():
 
 
 def test_the_longest_is_named_with_its_largest_medium():
-    """Only those with media count: the text is a matter of the overflow policy. Of equally long ones the first is named."""
+    """Only samples with media count: the text is a matter of the overflow policy. Of equally long ones the first is named."""
     assert table_of(open_source(ROWS, media=True)).tokens.tolist() == [3, 10, 10, 11]
     assert refusal(capacity=8) == (
         "memory[1] (sample 1) has 10 tokens, 6 of them of its image '', and a pack holds 8: "

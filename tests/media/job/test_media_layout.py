@@ -57,7 +57,7 @@ def test_each_medium_goes_to_the_shard_that_uses_it_first():
 
 
 def test_references_store_only_what_is_in_no_file():
-    """A file stays where it is; bytes of a row are in no other place."""
+    """A file stays in its place; bytes of a row are in no other place."""
     layout = MediaLayout.of(plan_of([0, 1]), survey_of(["ab", "b"], in_row="b"), AttachmentStorage.REFERENCES)
     assert layout.stored_index.tolist() == [-1, 0, 0]
     assert (layout.num_stored, layout.num_references) == (1, 1)

@@ -39,7 +39,7 @@ def compare(reference, *samples):
 
 
 def test_the_first_of_each_kind_and_then_a_share():
-    """Sample 610 is one of those that are compared in every run; a text has nothing to compare."""
+    """Sample 610 is one of the samples compared in every run; a text has nothing to compare."""
     reference = Reference()
     samples = [(1,), (2, PICTURE), (3, PICTURE), (4, SOUND), (5, SOUND, PICTURE), (6, PICTURE, SOUND), (610, SOUND)]
     arrived = compare(reference, *samples)

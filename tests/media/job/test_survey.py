@@ -92,7 +92,7 @@ def test_a_missing_file_is_named(source, tmp_path):
 
 
 def test_progress_counts_samples_that_need_nothing_too(tmp_path):
-    """Those of blocks that were not asked for are done, and cost nothing."""
+    """Media of blocks that were not asked for are done, and cost nothing."""
     write_pictures(tmp_path, range(2))
     rows = [chat("a", "p0.png"), chat("b", "p1.png")]
     source = open_source(rows, media=True, media_dir=tmp_path)

@@ -51,12 +51,12 @@ def test_several_captions_are_turns_of_one_chat() -> None:
 
 @pytest.mark.parametrize(("column", "kind"), [("video", "video"), ("audio", "audio")])
 def test_the_prompt_names_the_medium(column: str, kind: str) -> None:
-    """A sound is no image."""
+    """A sound is not an image."""
     assert turns({column: "a", "caption": "c"})[0] == [{"type": kind}, f"\nDescribe this {kind}."]
 
 
 def test_the_prompt_is_the_users_or_the_rows() -> None:
-    """What a model is asked decides what it learns: it is no secret of a library."""
+    """What a model is asked decides what it learns: the library does not hide it."""
     row = {"image": "a.jpg", "captions": ["A cat.", "A pet."]}
     assert turns(row, prompt="Say!") == [[IMAGE, "\nSay!"], "A cat.", "Say!", "A pet."]
     assert turns(row, prompt="Say <image>!")[::2] == [["Say ", IMAGE, "!"], "Say !"]
@@ -68,7 +68,7 @@ def test_the_prompt_is_the_users_or_the_rows() -> None:
 
 
 def test_what_is_no_caption_is_refused() -> None:
-    """A caption that is missing is no empty answer."""
+    """A caption that is missing is not an empty answer."""
     assert refused({"image": "a.jpg", "caption": ""}) == "'caption' must hold texts and holds str \"\""
     assert refused({"image": "a.jpg", "captions": ["a", 3]}) == "'captions' must hold texts and holds int 3"
     assert refused({"image": "a.jpg", "captions": []}).startswith("'caption' must hold texts")

@@ -30,7 +30,7 @@ def result(given: Any, **options: Any) -> Any:
     ],
 )
 def test_boxes_of_all_spellings_are_one(item: Any) -> None:
-    """A box that is read as two corners where it is corner and size trains another place."""
+    """A box that is read as two corners instead of corner and size trains another place."""
     assert result(row(item)) == '[{"bbox_2d": [100, 100, 600, 600], "label": "cat"}]'
 
 
@@ -42,7 +42,7 @@ def test_the_order_stays_and_crowds_are_left_out() -> None:
 
 
 def test_the_prompt_is_documented_and_the_users() -> None:
-    """One turn of the user, behind the picture."""
+    """One turn of the user, after the picture."""
     sample = open_source([row()], media=True)[0]
     parts = [
         {"type": "image"},
@@ -83,7 +83,7 @@ def test_a_corner_a_pixel_outside_is_moved_to_the_edge_and_one_farther_out_is_re
     ],
 )  # fmt: skip
 def test_what_is_no_box_is_refused(given: Any, reason: str) -> None:
-    """A box outside of its picture is that of another one."""
+    """A box outside of its picture belongs to another one."""
     assert result(given, format="detection").startswith(reason)
 
 

@@ -1,4 +1,4 @@
-"""Folders of pairs: each row is a JSON file beside its media, found by what exists."""
+"""Folders of pairs: each row is a JSON file next to its media, found by what exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sources.tools import chat, picture, results
 
 
 def write(folder: Path, **files: Any) -> Path:
-    """Write files by name: objects as JSON over several lines, as people write them, and bytes."""
+    """Write files by name: objects as JSON over several lines, as users write them, and bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         data = content if isinstance(content, bytes) else json.dumps(content, indent=2).encode()
@@ -52,7 +52,7 @@ def test_rows_come_by_name_with_their_media(photos: Path) -> None:
 
 
 def test_a_name_is_never_taken_apart(tmp_path: Path) -> None:
-    """``a_1`` without a picture of its own is no record of ``a``: another picture would be trained under its text."""
+    """``a_1`` without a picture of its own does not belong to ``a``: another picture would be trained under its text."""
     folder = write(
         tmp_path / "photos", **{"a.json": chat("<image>"), "a.png": picture(), "a_1.json": chat("<image>and this?")}
     )
@@ -158,7 +158,7 @@ def test_a_file_that_changes_while_the_folder_is_read_is_refused(photos: Path) -
 
 
 def test_the_folders_of_a_directory_are_its_parts(photos: Path, tmp_path: Path) -> None:
-    """Data sets of millions of pairs lie in thousands of folders; media lie beside their row in each."""
+    """Data sets of millions of pairs lie in thousands of folders; media lie next to their row in each."""
     write(tmp_path / "photos" / "more", **{"a.json": chat("<image>?"), "a.png": picture(7)})
     write(tmp_path / "photos" / ".hidden", **{"a.json": chat("<image>?"), "a.png": picture(7)})
     source = open_source(tmp_path / "photos", media=True)
@@ -182,7 +182,7 @@ def test_splits_are_folders_and_never_names_of_pictures(tmp_path: Path) -> None:
 
 
 def test_other_directories_stay_what_they_were(tmp_path: Path) -> None:
-    """A directory of JSON arrays or lines beside pictures is no folder of pairs."""
+    """A directory of JSON arrays or lines next to pictures is not a folder of pairs."""
     rows = [{"question": "<image>?", "answer": "a", "image": "a.png"}]
     write(tmp_path / "arrays", **{"rows.json": rows, "a.png": picture()})
     assert results(open_source(tmp_path / "arrays", media=True)) == [[picture()]]

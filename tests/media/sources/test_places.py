@@ -112,7 +112,7 @@ def test_names_are_data(tmp_path):
 
 @pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "b/../../a.jpg", "link/a.jpg", "file:///etc/passwd"])
 def test_a_name_that_leads_out_of_the_directory_is_refused(name, tmp_path):
-    """A data set of somebody else must not read this machine's files."""
+    """A foreign data set must not read this machine's files."""
     home = tmp_path / "home"
     home.mkdir()
     os.symlink(tmp_path, home / "link")

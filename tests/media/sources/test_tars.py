@@ -43,7 +43,7 @@ def test_members_of_one_key_are_a_row(shard: Path) -> None:
 
 
 def test_shards_are_one_data_set(shard: Path, tmp_path: Path) -> None:
-    """A folder of shards with indexes of other programs beside them."""
+    """A folder of shards with indexes of other programs among them."""
     tar_of(tmp_path / "shard-2.tar", {"z.json": chat("<image>?"), "z.png": picture(5)})
     (tmp_path / "shard-2.tar.idx").write_bytes(b"")
     for source in (open_source(tmp_path, media=True), open_source(f"{tmp_path}/*.tar", media=True)):
@@ -61,7 +61,7 @@ def test_what_webdataset_reads_is_what_we_read(shard: Path) -> None:
 
 
 def test_pictures_beside_texts_are_captions(tmp_path: Path) -> None:
-    """As img2dataset writes them; sounds beside texts are transcripts."""
+    """As img2dataset writes them; sounds with texts are transcripts."""
     members = {
         "0.jpg": picture(1), "0.txt": "A cat.\n", "0.json": {"url": "http://a/b", "caption": "A cat."},
         "1.jpg": picture(2), "1.txt": "A dog.", "1.cls": "7",
@@ -138,7 +138,7 @@ def test_a_row_that_cannot_be_read_is_one_bad_row(
 
 
 def test_a_tar_that_was_cut_anywhere_is_named(shard: Path, tmp_path: Path) -> None:
-    """Without it the rows behind the cut are missing without a word."""
+    """Without it the rows after the cut are missing without a word."""
     content = shard.read_bytes()
     with tarfile.open(shard) as archive:
         end = archive.getmembers()[-1].offset_data + 512

@@ -19,7 +19,7 @@ def placed(name: str, tokens: int, kind: MediaKind = MediaKind.IMAGE) -> PlacedM
 
 
 def counted(*tokens: int) -> KindCount:
-    """A shard with media of so many tokens, of sample 100 and the next; every other one is new."""
+    """A shard with media of given numbers of tokens, of sample 100 and the next; every other one is new."""
     counter = KindCount()
     for number, size in enumerate(tokens):
         counter.add(placed(f"p{number}", size), 100 + number, 10 * size, is_first=number % 2 == 0)
@@ -31,7 +31,7 @@ def record(**items: dict[str, Any]) -> ShardRecord:
 
 
 def test_a_shard_counts_its_media() -> None:
-    """Without it nobody knows which picture is too large; of equals it is the first."""
+    """Without it users do not know which picture is too large; of equals it is the first."""
     assert counted(3, 7, 7) == KindCount(3, 170, 2, 17, 68, 3, 0, LargestMedium("p1", 101, 7, 28))
 
 

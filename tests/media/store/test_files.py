@@ -1,4 +1,4 @@
-"""Files of media beside shards."""
+"""Files of media next to shards."""
 
 import json
 import tarfile
@@ -50,7 +50,7 @@ def test_any_tar_reader_opens_a_container(tmp_path):
 
 
 def test_a_medium_is_read_by_its_range(tmp_path):
-    """By whoever has the container, or path, offset and size alone."""
+    """With the container, or with path, offset and size alone."""
     store, records, offsets = written(tmp_path, b"abc", b"defg")
     container = MediaFiles(store, records, "").container(0)
     medium = Medium(MediaKind.IMAGE, "a", container.path, offsets[1], 4, container=container)
@@ -128,7 +128,7 @@ def test_a_shard_without_media_has_no_container(tmp_path):
 
 
 def test_the_root_moves_with_the_store(tmp_path):
-    """Beside the store first, then where it was; nowhere for stores without references."""
+    """Next to the store first, then in the old place; nowhere for stores without references."""
     (tmp_path / "old" / "photos").mkdir(parents=True)
     store = open_blob_store(tmp_path / "old" / "packs")
     notes = root_note(store, str(tmp_path / "old" / "photos"))
@@ -155,7 +155,7 @@ def test_many_containers_are_not_all_kept_open(tmp_path, monkeypatch):
 
 
 def test_endings_of_members(tmp_path):
-    """Of the medium's name where it is a plain one, so that people can open it; or as the writer is told."""
+    """The medium's name if it is a plain one, so that users can open it; or as the writer is told."""
     store = open_blob_store(tmp_path)
     with store.blob("media") as blob:
         writer = ContainerWriter("media/0", lambda _: blob)

@@ -58,7 +58,7 @@ def test_what_no_medium_has_is_not_written():
 
 
 def test_paths_outside_of_the_root_stay_absolute():
-    """A name that begins alike is no directory above."""
+    """A name that begins alike is not a directory above."""
     assert [_relative_path(path, "/a") for path in ("/a/b.png", "/ab.png", "/c/d.png")] == [
         "b.png",
         "/ab.png",

@@ -103,7 +103,7 @@ def test_concat_split_leaves_rejected_samples_out():
 
 
 def test_concat_split_has_no_seam_every_thousand_samples():
-    """TRL cuts within batches of 1,000 rows, and each leaves an unfilled pack; here there is one stream."""
+    """TRL cuts within batches of 1,000 rows, and each leaves an unfilled pack; here all is one stream."""
     pieces, packing = cut_and_pack(np.full(5000, 3, dtype=np.int32), capacity=1024)
     assert len(packing) == -(-15_000 // 1024)
     assert int(pieces.lengths.sum()) == 15_000
@@ -114,7 +114,7 @@ def test_concat_split_has_no_seam_every_thousand_samples():
     capacity=st.sampled_from([LARGEST, LARGEST - 1, 1 << 30]),
 )
 def test_concat_split_beyond_32_bits(lengths, capacity):
-    """Positions in the stream leave 32 bits long before those in a sample do."""
+    """Positions in the stream leave 32 bits long before positions in a sample do."""
     pieces, packing = cut_and_pack(np.array(lengths, dtype=np.int32), capacity=capacity)
     loads = np.add.reduceat(pieces.lengths, packing.offsets[:-1], dtype=np.int64)
     assert (loads[:-1] == capacity).all()

@@ -1,4 +1,4 @@
-"""Spread: exactly so many packs, as even as their items allow, and never above the capacity."""
+"""Spread: exactly the packs asked for, as even as their items allow, and never above the capacity."""
 
 import hashlib
 import re
@@ -57,7 +57,7 @@ def test_the_least_capacity_is_found_where_it_is_the_mean(form):
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 @given(case=capacities_and_lengths(), data=st.data())
 def test_laws(form, case, data):
-    """Exactly so many, none empty, none above, every item once; or one line that says how many it takes."""
+    """Exactly the number asked for, none empty, none above, every item once; or one line that says how many it takes."""
     capacity, lengths = case
     if not lengths:
         return

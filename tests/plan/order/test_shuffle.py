@@ -68,7 +68,7 @@ def test_neighbours_do_not_stay_neighbours():
 
 
 def test_compiled_and_numpy_give_the_same_order():
-    """A plan must not depend on what else is installed; the classes here straddle the chunks of the NumPy form."""
+    """A plan must not depend on the other packages installed; the classes here straddle the chunks of the NumPy form."""
     pytest.importorskip("numba")
     counts = np.concatenate([np.arange(1, 200), [70_000, 1, 130_000, 65_536, 2]])
     orders = []

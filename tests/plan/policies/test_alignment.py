@@ -57,7 +57,7 @@ def test_parallelism_by_hand(parallel, segment, total):
 
 @given(cp=st.integers(1, 9), tp=st.integers(1, 9), sequence_parallel=st.booleans())
 def test_context_parallel_ranks_get_whole_slices(cp, tp, sequence_parallel):
-    """The law behind the table: 2·cp slices of every segment are whole, and so are TP's parts of a CP slice."""
+    """The law of the table: 2·cp slices of every segment are whole, and so are TP's parts of a CP slice."""
     alignment = Alignment.of_parallelism(cp=cp, tp=tp, sequence_parallel=sequence_parallel)
     length = int(alignment.rounded(np.array([7]))[0])
     assert cp == 1 or length % (2 * cp) == 0

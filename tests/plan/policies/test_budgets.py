@@ -1,4 +1,4 @@
-"""Budgets of plans: columns of the table, and those that follow from the tokens."""
+"""Budgets of plans: columns of the table, and budgets that follow from the tokens."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_limit_on_samples_and_on_squares():
 
 
 def test_budgets_that_nobody_measured_are_refused_by_name():
-    """Else the limit would silently not hold."""
+    """Otherwise the limit would silently not hold."""
     with pytest.raises(
         SettingsError, match=r"budgets\['frames'\] is unknown: these lengths have patches, samples, squares"
     ):

@@ -108,7 +108,7 @@ def test_dropping_takes_the_whole_group():
 
 
 def test_a_rejected_member_takes_its_group_along():
-    """Half a pair is no pair; the half that was readable counts as dropped, the other was rejected before."""
+    """Half a pair is not a pair; the half that was readable counts as dropped, the other was rejected before."""
     items, packs = items_and_packs([5, -1, 4], [3, 3, ALONE], 10)
     assert (packs, items.segments.dropped_ids.tolist(), items.dropped_by) == ([[2]], [0], {"group_mate_rejected": 1})
 

@@ -85,7 +85,7 @@ def test_truncation_may_take_all_targets(overflow, left_out):
 
 
 def test_kept_samples_are_counted():
-    """Without it nobody sees how much of the packs teaches nothing."""
+    """Without it users do not see how much of the packs teaches nothing."""
     ledger = plan_packs(table_of(MASKS), capacity=8, no_target="keep").ledger
     assert (ledger.samples_without_target, ledger.samples_packed) == (1, 4)
     assert (ledger.targets_in, ledger.targets_packed, ledger.targets_dropped, ledger.targets_cut) == (8, 8, 0, 0)
@@ -99,7 +99,7 @@ def test_packs_that_teach_nothing_are_an_error_whatever_the_policy(policy):
 
 
 def test_packs_of_which_all_targets_were_lost_are_an_error():
-    """Without it the samples that teach are dropped for their length, and those that teach nothing are packed."""
+    """Without it the samples that teach are dropped for their length, and samples that teach nothing are packed."""
     with pytest.raises(
         NoTargetError, match=r"of 7 targets of the loss none is in a pack: 7 were dropped and 0 cut off"
     ):
@@ -114,7 +114,7 @@ def test_a_group_stays_as_long_as_one_of_it_teaches():
 
 
 def test_lengths_without_targets_are_planned_as_before():
-    """Without it plans of plain numbers would need a policy for what nobody knows."""
+    """Without it plans of plain numbers would need a policy for the unknown."""
     plan = plan_packs([3, 3], capacity=8)
     assert (plan.ledger.targets_in, "targets_in" in plan.ledger.as_dict()) == (None, False)
     known = table_of(["011", "011"])

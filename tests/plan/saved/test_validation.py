@@ -9,7 +9,7 @@ from tests.plan.frozen import digest_of
 
 
 def test_a_plan_is_held_against_its_budgets():
-    """A plan opened beside other numbers must not pass."""
+    """A plan opened with other numbers must not pass."""
     table = LengthTable.from_lengths([4, 4], patches=[6, 2])
     plan = plan_packs(table, capacity=8, budgets={"patches": 8}, seed=None)
     with pytest.raises(PlanMismatchError, match="pack 0 holds 12 patches of 8"):

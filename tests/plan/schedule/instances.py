@@ -54,7 +54,7 @@ def barrier_seconds(array, costs):
 
 @st.composite
 def cases(draw, *, most_packs=3):
-    """Shapes of steps, costs with many equal ones, windows from one step to more than there are."""
+    """Shapes of steps, costs with many equal ones, windows from one step to more than all."""
     costs = draw(st.lists(st.integers(0, 9) | st.sampled_from([1, 100]), min_size=1, max_size=60))
     return {
         "num_packs": len(costs),

@@ -44,7 +44,7 @@ def test_the_drawing():
 
 @given(case=parts())
 def test_every_pack_once_and_in_its_window(case):
-    """Laws of every schedule: another cost only changes who stands beside whom."""
+    """Laws of every schedule: another cost only changes which samples are neighbors."""
     plain = schedule(**{**case, "costs": None})
     balanced = schedule(**case)
     assert balanced.shape == plain.shape
@@ -128,7 +128,7 @@ def test_towers_wait_little_over_64_ranks_on_real_pictures(data_dir):
 
 @pytest.mark.parametrize("budget", ["patch_blocks", "sounds"])
 def test_a_table_without_what_a_tower_costs_is_refused(budget):
-    """A table of before has patches and no squares: pictures would cost less than they do, and nobody would know."""
+    """A table of before has patches and no squares: pictures would cost less than they do, silently."""
     from brimful.errors import SettingsError
 
     column = {"patch_blocks": "patches", "sounds": "audio_frames"}[budget]

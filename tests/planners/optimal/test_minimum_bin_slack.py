@@ -21,7 +21,7 @@ def test_minimum_bin_slack_fills_exactly_where_it_can():
 
 @given(counts=st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=20))
 def test_minimum_bin_slack_packs_every_item_once(counts):
-    """Its search takes items and puts them back; none may stay behind."""
+    """Its search takes items and puts them back; none may be left out."""
     items = histogram(counts)
     packed = minimum_bin_slack(items, capacity=60, limit=SearchLimit())
     assert all(load_of(pattern) <= 60 for pattern in packed)

@@ -92,7 +92,7 @@ def test_against_all_groupings(case):
     capacity=st.integers(500, 1500),
 )
 def test_every_item_once_and_never_more_packs_than_best_fit(counts, capacity):
-    """The programme lets lengths stand in for each other; what comes out must hold the items that there are."""
+    """The programme lets lengths stand in for each other; what comes out must hold the given items."""
     items = histogram(counts)
     result = pack_optimally(items, capacity=capacity, time_limit=60)
     assert result.bound >= lower_bound(items, capacity=capacity)
@@ -172,7 +172,7 @@ def test_same_arguments_same_packs():
 
 
 def test_same_packs_with_and_without_numba():
-    """A plan must not depend on what else is installed."""
+    """A plan must not depend on the other packages installed."""
     pytest.importorskip("numba")
     items = Histogram.of(np.random.default_rng(2).integers(100, 480, 2000))
     results = []

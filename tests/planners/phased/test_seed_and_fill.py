@@ -81,7 +81,7 @@ def test_rounds_choose_their_seeds_anew():
 
 
 def test_the_order_of_the_seeds_is_that_of_their_potential():
-    """The 6 comes before the 7 although it is shorter: three fillers fit behind it, two behind the 7."""
+    """The 6 comes before the 7 although it is shorter: three fillers fit after it, two after the 7."""
     items = histogram({7: 1, 6: 1, 4: 1, 3: 1, 2: 1})
     assert one_by_one(Seeded(Half()).place(items, capacity=10)) == [(6, 4), (7, 3)]
     items = histogram({10: 2, 7: 1, 3: 1})
@@ -93,7 +93,7 @@ def test_the_order_of_the_seeds_is_that_of_their_potential():
 
 
 def test_a_pack_that_is_put_back_leaves_no_trace():
-    """12 1 1 1 2 2 is 19 and goes back; then 11 1 1 1 chooses the 2 again, of which there are most for their length."""
+    """12 1 1 1 2 2 is 19 and goes back; then 11 1 1 1 chooses the 2 again, which is the most common for its length."""
     items = histogram({12: 1, 11: 1, 5: 4, 4: 1, 2: 2, 1: 3})
     placed = Seeded(Lengths((11, 12)), min_items=5, min_fill=1).place(items, capacity=20)
     assert one_by_one(placed) == [(11, 4, 2, 1, 1, 1)]
@@ -171,7 +171,7 @@ def test_seeded_against_the_words_item_by_item(most_items, runs):
 
 @given(capacities_and_lengths(), seeded_phases())
 def test_what_a_seeded_phase_keeps_is_within_its_limits(case, phase):
-    """Fewest items, least fill, most items, capacity; and what it does not keep is still there."""
+    """Fewest items, least fill, most items, capacity; and what it does not keep still exists."""
     capacity, lengths = case
     placed = phase.place(Histogram.of(np.array(lengths)), capacity=capacity)
     for pack in one_by_one(placed):

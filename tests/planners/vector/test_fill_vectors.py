@@ -14,7 +14,7 @@ from tests.planners.vector.instances import check, matrix, vectors
 
 
 def _random_packs(chance):
-    """Budgets that bind apart or together, few items or more than there are candidates."""
+    """Budgets that bind apart or together, few items or more than candidates."""
     count, num_budgets = chance.number(2, 70), chance.number(1, 4)
     capacities = chance.numbers(8, 60, num_budgets)
     sizes = chance.numbers(0, chance.of(8, 30, 60), (count, num_budgets))
@@ -42,7 +42,7 @@ def test_random_packs_are_what_they_were(monkeypatch):
 
 @given(case=vectors(max_items=60, max_budgets=3), weight=st.sampled_from([0.3, 0.7, 1.5]))
 def test_compiled_and_numpy_fill_alike(case, weight):
-    """A plan must not depend on what else is installed."""
+    """A plan must not depend on the other packages installed."""
     pytest.importorskip("numba")
     sizes, capacities = case
     packs = []

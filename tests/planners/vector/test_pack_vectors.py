@@ -65,7 +65,7 @@ def test_at_most_one_pack_more_than_the_best_of_all(case):
 
 
 def test_two_shapes_that_need_each_other():
-    """Long text beside large images: largest first by either budget puts like to like and needs five packs."""
+    """Long text and large images: largest first by either budget puts like to like and needs five packs."""
     sizes = matrix([[6, 2], [6, 2], [6, 2], [2, 6], [2, 6], [2, 6]])
     result = pack_vectors(sizes, capacities=matrix([8, 8]))
     assert len(result.packs) == result.bound == 3
@@ -73,7 +73,7 @@ def test_two_shapes_that_need_each_other():
 
 
 def test_one_budget_is_best_fit_decreasing():
-    """Where the others never bind, packs are those of the textbook: 3 3 5 6 1 1 at 7."""
+    """Where the others never bind, packs are the textbook's: 3 3 5 6 1 1 at 7."""
     sizes = matrix([[3, 1], [3, 1], [5, 1], [6, 1], [1, 1], [1, 1]])
     result = pack_vectors(sizes, capacities=matrix([7, 5]))
     assert result.packs.as_lists() == [[3, 4], [2], [0, 1, 5]]

@@ -91,7 +91,7 @@ def test_tokens_of_a_step_follow_its_samples():
     ],
 )
 def test_only_what_is_near_is_called_kept(samples_a_pack, merits):
-    """7.66 times the samples under the words "keeps samples" is another training for whoever reads the words alone."""
+    """7.66 times the samples under the words "keeps samples" are another training to a reader of the words alone."""
     plan = plan_of([10] * samples_a_pack * 160, 10 * samples_a_pack)
     advice = advice_for(plan=plan, world=1, accumulation=20)
     best = advice.choices[advice.recommended]
@@ -121,7 +121,7 @@ def test_what_changes_is_named_and_nothing_else():
 
 
 def test_one_is_said_in_the_singular():
-    """ "1 data-parallel ranks" reads like a template nobody looked at."""
+    """ "1 data-parallel ranks" reads like a template that was not read."""
     advice = advice_for(plan=plan_of([10] * 100), world=1, accumulation=1, warmup_steps=20)
     text = "\n".join([*describe_advice(advice), *draw_choices(advice), *(note.text for note in advice.notes)])
     assert "a capacity that is about 10 tokens would be nearer" in text
@@ -146,7 +146,7 @@ def test_learning_rates_and_warmup():
 
 
 def test_a_batch_that_can_be_kept_keeps_its_learning_rate():
-    """4 samples a pack and accumulation 4: accumulation 1 is the same step, and nothing else is to be set."""
+    """4 samples a pack and accumulation 4: accumulation 1 is the same step, and no other setting is needed."""
     advice = advice_for(plan=plan_of([25] * 160), world=2, accumulation=4, warmup_steps=100)
     best = advice.choices[advice.recommended]
     assert (best.gradient_accumulation_steps, best.batch_ratio, best.warmup_steps) == (1, 1.0, 100)

@@ -37,7 +37,7 @@ TOWERS = CostModel(linear=1, quadratic=0, encoder_linear=1, encoder_quadratic=0.
 
 
 def test_each_part_waits_for_its_own_slowest_rank():
-    """Four packs of one sample: two have a picture. Side by side nobody waits; otherwise a tower stands still."""
+    """Four packs of one sample: two have a picture. Side by side no rank waits; otherwise a tower stands still."""
     table = LengthTable.from_lengths([8, 8, 8, 8], patches=[64, 0, 64, 0], patch_blocks=[1, 0, 1, 0])
     plan = plan_packs(table, capacity=8, seed=None)
     work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=TOWERS), table)

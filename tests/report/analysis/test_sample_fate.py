@@ -27,7 +27,7 @@ def places(sample_id: int, **options: object) -> tuple[str, list[tuple[int, int,
 
 
 def test_a_whole_sample_and_its_place() -> None:
-    """Next fit at 8 drops 9 and packs 3 4 | 2: without it the place in the pack is that of its first sample."""
+    """Next fit at 8 drops 9 and packs 3 4 | 2: without it the place in the pack is its first sample's."""
     assert places(0, algorithm="next_fit", overflow="drop") == ("packed", [(0, 0, 3, 0)])
     assert places(2, algorithm="next_fit", overflow="drop") == ("packed", [(0, 3, 4, 0)])
     assert places(3, algorithm="next_fit", overflow="drop") == ("packed", [(1, 0, 2, 0)])
@@ -53,7 +53,7 @@ def test_a_truncated_sample_says_how_much_is_gone(policy: str, start: int) -> No
 
 
 def test_a_dropped_sample_says_why() -> None:
-    """Without it nobody knows whether a sample was dropped or never read."""
+    """Without it users do not know whether a sample was dropped or never read."""
     plan = plan_packs(TABLE, capacity=8, overflow="drop", seed=None)
     assert find_sample(1, plan=plan, table=TABLE).describe() == [
         "sample         1",

@@ -1,4 +1,4 @@
-"""What people see of a stream is what is durable in it: also after kills, restarts and removals."""
+"""What users see of a stream is what is durable in it: also after kills, restarts and removals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_producer_that_was_killed_counts_what_it_committed(tmp_path):
 
 
 def test_several_producers_are_told_apart(tmp_path):
-    """One that hangs must be seen beside others that work."""
+    """One that hangs must be seen among others that work."""
     names = ("web", "books")
     for name in names:
         producer(iter(ROWS), tmp_path, producer=name).step()

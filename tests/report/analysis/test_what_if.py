@@ -17,7 +17,7 @@ from brimful.testing.strategies import capacities_and_lengths
     alignment=st.sampled_from([Alignment(), Alignment(2), Alignment(3, 6), Alignment(1, 4)]),
 )
 def test_the_sweep_is_what_planning_would_give(case, alignment):
-    """A table that counted without the padding would show packs that nobody can plan."""
+    """A table that counted without the padding would show packs that cannot be planned."""
     capacity, lengths = case
     if capacity < alignment.total:
         assert (

@@ -1,4 +1,4 @@
-"""The page: its numbers, its form, and that it asks nobody for anything."""
+"""The page: its numbers, its form, and that it loads nothing from elsewhere."""
 
 import json
 import re
@@ -95,7 +95,7 @@ def test_the_numbers_of_six_samples():
 
 
 def test_the_padding_of_an_alignment_is_told():
-    """Without it the fill is lower for a reason that nobody sees, and a larger capacity promises what it cannot hold."""
+    """Without it the fill is lower for a hidden reason, and a larger capacity promises what it cannot hold."""
     facts = six(capacity=18, alignment=Alignment(segment=4, total=8))
     # Usable are 16: 4 4 8 (3 3 5) · 8 4 4 (6 1 1), 5 and 8 tokens after segments, rows of 16 need none at their ends.
     text, _, data = page_of(facts)
@@ -148,7 +148,7 @@ def test_every_chart_has_a_title_and_a_sentence_on_how_to_read_it():
 
 
 def test_texts_are_texts_everywhere():
-    """Without it a file name is a program in the browser of whoever opens the report."""
+    """Without it a file name is a program in the reader's browser."""
     evil = "</script><script>alert(1)</script>\"'&<b>"
     table = LengthTable(
         {"tokens": np.array([3, -1, 5, 9], dtype=np.int32)}, rejects=[[1, f"{evil}.jsonl:2", f"reason {evil}"]]
@@ -184,7 +184,7 @@ def test_equal_facts_give_equal_pages():
 
 
 def test_a_plan_alone_and_lengths_alone():
-    """Without the table there is no sweep; without a plan no advice."""
+    """Without the table the page has no sweep; without a plan no advice."""
     plan = plan_packs(LENGTHS, capacity=7)
     _, page, data = page_of(gather_facts("plan", table=None, plan=plan, run=TrainingRun(dp_world_size=2)))
     assert data["lengths"]["of"] == "segments"
@@ -287,7 +287,7 @@ def test_a_small_loss_has_no_warning():
 
 
 def test_every_capacity_says_what_it_loses():
-    """Two of twenty samples look like little where the tokens are not beside them."""
+    """Two of twenty samples look like little without the tokens."""
     lengths = [*FEW_LONG[:-2], 2000, 42]  # 18 + 42 fit 1,024, 2,000 do not
     table = LengthTable.from_lengths(lengths)
     points = sweep_capacities(Histogram.of(table.tokens), CAPACITIES, alignment=Alignment(), packs_per_step=1)
@@ -334,7 +334,7 @@ def test_a_table_that_is_cut_off_shows_it():
 
 
 def test_one_is_said_in_the_singular():
-    """One rank, one pack, one step: "1 samples a step" is what a page says that nobody read."""
+    """One rank, one pack, one step: "1 samples a step" is what a page says that was not read."""
     table = LengthTable.from_lengths([5])
     text, _, _ = page_of(gather_facts("one", table=table, plan=plan_packs(table, capacity=5), run=TrainingRun()))
     shown = re.sub(r"<[^>]*>", " ", text.split("<body>")[1].split("<script")[0])

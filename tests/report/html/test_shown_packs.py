@@ -46,7 +46,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b\x00\udc80\
 
 
 def test_no_name_and_no_text_is_markup() -> None:
-    """Without it a row of a data set from elsewhere runs in the browser of whoever opens the report."""
+    """Without it a row of a data set from elsewhere runs in the reader's browser."""
     pack = replace(
         toy_pack([8, 8]), attachments=(picture(EVIL, png(300, 200)), picture(EVIL, b"no picture", 9, segment=1))
     )
@@ -77,7 +77,7 @@ def test_a_tree_is_indented_below_its_trunk() -> None:
 
 
 def test_a_medium_that_cannot_be_read_says_why() -> None:
-    """Without it a report ends at the first picture that is gone, which is when people look."""
+    """Without it a report ends at the first picture that is gone, which is when users look."""
     items = (
         picture("cut.png", png(300, 200)[:900]),
         picture("other.png", png(30, 20), 5, fingerprint="00"),

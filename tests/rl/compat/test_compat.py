@@ -1,4 +1,4 @@
-"""Planning functions of trainers beside those of the trainers themselves, where these are installed."""
+"""Planning functions of trainers against the trainers' own, where these are installed."""
 
 import inspect
 import sys
@@ -88,7 +88,7 @@ def test_the_signature_of_verl():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_counts_of_openrlhf_are_enough(seed):
-    """Spread over so many, no micro-batch is above the budget: theirs divides evenly by a count that may not allow it."""
+    """Spread over that number, no micro-batch is above the budget: theirs divides evenly by a count that may not allow it."""
     lengths = lognormal(60, seed)
     number = openrlhf.get_minimum_num_micro_batch_size(lengths, 16384, 2, 1)
     assert number >= -(-sum(lengths) // 32768)

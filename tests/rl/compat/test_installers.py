@@ -59,7 +59,7 @@ def fake_verl(arguments="batch, max_token_len, dp_group=None, force_group_size=1
 
 
 def test_verl_gets_our_function_where_it_has_bound_its_own(fakes):
-    """Bound before in its engines, and in its module for those that are imported later; not in the user's modules."""
+    """Bound before in its engines, and in its module for modules that are imported later; not in the user's modules."""
     balancing, engine, user = fake_verl()
     assert verl.install() == ["verl.utils.seqlen_balancing", "verl.workers.engine.utils"]
     assert balancing.rearrange_micro_batches is engine.rearrange_micro_batches is verl.rearrange_micro_batches
@@ -215,7 +215,7 @@ ARGS = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=7)
 
 
 def test_a_manager_of_slime_that_was_sent_by_value_is_reached(fakes):
-    """Ray pickles the class, whose name in its module is that of an actor: no attribute of a module is looked up again."""
+    """Ray pickles the class, whose name in its module is an actor's: no attribute of a module is looked up again."""
     cloudpickle = pytest.importorskip("cloudpickle")
     manager = cloudpickle.loads(cloudpickle.dumps(fake_slime()))()
     assert manager.split(ARGS, [3, 3, 5, 6, 1, 1]) == "theirs"

@@ -1,4 +1,4 @@
-"""Rows and batcher of TRL, compared with TRL's own where it is installed."""
+"""Rows and batcher of TRL, compared with TRL's own if installed."""
 
 import inspect
 import warnings

@@ -39,12 +39,12 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
     ],
 )
 def test_settings_that_read_a_row(row: Any, settings: str) -> None:
-    """Without it everybody is shown the flags of somebody else's keys."""
+    """Without it users are shown flags of keys that they do not have."""
     assert in_python(suggested(row)) == settings
 
 
 def test_rows_of_kto_are_told_their_own_format() -> None:
-    """Without it the error advises a format that fails on these rows, also to those who named another one."""
+    """Without it the error advises a format that fails on these rows, also to users who named another one."""
     rows = [{"messages": TURNS, "label": True}, {"messages": TURNS, "label": False}]
     for given in (None, "sharegpt_kto"):
         (bad, *_) = open_source(rows, format=given).read(0, 1)

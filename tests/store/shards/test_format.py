@@ -82,7 +82,7 @@ def test_any_arrow_reader_opens_a_shard(tmp_path):
 
 
 def test_every_flipped_byte_is_noticed_or_harmless(tmp_path):
-    """A flip may hit padding between buffers; anywhere else it must raise, never give other tokens."""
+    """A flip may hit padding between buffers; elsewhere it must raise, never give other tokens."""
     packs = [toy_pack([5, 3], seed=1), toy_pack([4], first_sample=2, seed=2)]
     data = bytes(shard_bytes(packs))
     raised = 0
@@ -101,7 +101,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path):
 
 @pytest.mark.parametrize("change", [lambda data: data[:-8], lambda data: data + b"\0"], ids=["short", "long"])
 def test_a_file_of_another_size_is_refused_before_it_is_mapped(tmp_path, change):
-    """Reading behind the end of a mapped file kills the process with SIGBUS."""
+    """Reading past the end of a mapped file kills the process with SIGBUS."""
     data = bytes(shard_bytes([toy_pack([5])]))
     path = tmp_path / "s.arrow"
     path.write_bytes(change(data))

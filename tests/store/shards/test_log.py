@@ -32,7 +32,7 @@ def test_the_log_is_dense_and_ends(tmp_path):
 
 
 def test_a_changed_record_is_noticed(tmp_path):
-    """The log decides what exists; sums that do not add up mean that somebody edited it."""
+    """The log decides what exists; sums that do not add up mean that it was edited."""
     log = StreamLog(open_blob_store(tmp_path))
     log.commit(record(0), BlobGroup(log.store))
     path = tmp_path / "log" / "000000000000.json"
@@ -137,7 +137,7 @@ def test_a_store_may_go_on_with_other_lanes(tmp_path):
 
 
 def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
-    """Without it what a Mac leaves beside every file it copies would make a whole store unreadable."""
+    """Without it what a Mac leaves next to every file it copies would make a whole store unreadable."""
     log = StreamLog(open_blob_store(tmp_path))
     log.end(EndRecord(0, 0, 0))
     for name in ("._000000000000.json", "notes.json", "0.json", "000000000001.json.part"):

@@ -19,7 +19,7 @@ def test_the_first_label_of_every_segment_is_ignored():
 
 
 def test_segments_are_taken_with_their_media():
-    """Of a sample that was cut, media are where its part begins; those of other segments stay behind."""
+    """Of a sample that was cut, media are where its part begins; media of other segments are left out."""
     media = [
         PlacedMedium(Medium(MediaKind.IMAGE, name), start=start, length=2, num_tokens=2)
         for name, start in (("a", 1), ("b", 6))

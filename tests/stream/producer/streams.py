@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"capacity": 10, "lookahead": 4, "packs_per_shard": 2
 
 
 class HandClock(Clock):
-    """Time that goes on when somebody waits."""
+    """Time that goes on during waits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -34,7 +34,7 @@ def producer(source: Any, stream: Any, **settings: Any) -> PackingProducer:
 
 
 def texts(lengths: list[int]) -> list[dict[str, str]]:
-    """Rows of texts with so many characters, each of its own letter."""
+    """Rows of texts with given numbers of characters, each of its own letter."""
     return [{"text": chr(97 + index % 26) * length} for index, length in enumerate(lengths)]
 
 

@@ -30,7 +30,7 @@ def acknowledge(store, training, number, frontier):
 
 
 def test_water_rises_to_the_mark_and_falls_by_a_quarter(store):
-    """Eight shards are allowed: it waits at eight, and goes on below seven. The training that lags most counts."""
+    """Eight shards are allowed: it waits at eight, and goes on below seven. The slowest training counts."""
     clock = HandClock()
     one = pressure(store, clock, high_water=8, trainings=["a", "b"])
     assert (one.is_on(7), one.reason) == (False, "")
@@ -71,7 +71,7 @@ def test_without_a_mark_nothing_is_read(store, monkeypatch):
 
 
 def test_a_disk_keeps_its_room(store, monkeypatch, logged):
-    """The nearest directory that is there is asked; a warning comes at once, and then once a minute."""
+    """The nearest existing directory is asked; a warning comes at once, and then once a minute."""
     asked, free = [], [99]
 
     def usage(path):

@@ -92,7 +92,7 @@ def test_a_cursor_says_what_changed_and_leads_back(tmp_path):
     ],
 )
 def test_a_file_that_was_changed_is_refused(tmp_path, change, message):
-    """P6: shorter, or other bytes in front of the position."""
+    """P6: shorter, or other bytes before the position."""
     path = tmp_path / "a.jsonl"
     append(path, "a1", "a2")
     feed = open_feed(path)
@@ -132,7 +132,7 @@ def test_a_pipe_gives_what_has_come():
 
 
 def test_what_nothing_can_arrive_from(tmp_path):
-    """Each by name."""
+    """Each with its name."""
     with pytest.raises(SourceNotFoundError, match="no such file or directory"):
         open_feed(tmp_path / "absent")
     (tmp_path / "a.bin").touch()

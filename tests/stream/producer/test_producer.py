@@ -63,7 +63,7 @@ def test_the_window_packs_and_shards_have_one_size(tmp_path):
 
 
 def test_a_stream_grows_and_is_read(tmp_path):
-    """A growing file: what is there is packed, the rest waits, and a loader follows."""
+    """A growing file: complete rows are packed, the rest waits, and a loader follows."""
     source, stream = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     append(source / "a.jsonl", texts([7, 6, 4, 2, 5, 3]))
@@ -146,7 +146,7 @@ def test_any_schedule_gives_the_stream_of_one_run(tmp_path_factory, lengths, sch
 
 
 def test_two_at_once_cost_work_and_no_duplicates(tmp_path):
-    """P2: by turns, each loses a record now and then and goes on behind that of the other."""
+    """P2: by turns, each loses a record now and then and goes on after the other's."""
     source, stream = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     append(source / "a.jsonl", texts(LENGTHS))
@@ -217,7 +217,7 @@ def test_other_settings_are_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 300, 3000, 5000])
 def test_a_full_disk_loses_nothing(tmp_path, size):
-    """P4: what was committed stays, and the same producer goes on when there is room."""
+    """P4: what was committed stays, and the same producer goes on once the disk has room."""
     source, stream = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     append(source / "a.jsonl", texts(LENGTHS))
@@ -612,7 +612,7 @@ def test_24_hours_of_arrival(tmp_path):
 
 @pytest.mark.parametrize("stop_after", range(2, 6))
 def test_a_tail_is_divided_alike_after_a_stop(tmp_path, stop_after):
-    """The division goes on where it was: the next producer must not take whole shards again."""
+    """The division goes on: the next producer must not take whole shards again."""
     settings = {"lanes": 4, "packs_per_shard": 4, "lookahead": 16}
     one = producer(texts([10] * 9), tmp_path, **settings)
     for _ in range(stop_after):
@@ -622,7 +622,7 @@ def test_a_tail_is_divided_alike_after_a_stop(tmp_path, stop_after):
 
 
 def test_only_the_last_two_records_have_their_carry_over(tmp_path):
-    """Another process may read that of the last but one; older ones would fill the disk."""
+    """Another process may read the last but one; older ones would fill the disk."""
     folder, counts = tmp_path / "carry" / "000000", []
 
     def look(_):

@@ -38,7 +38,7 @@ def producer(rows, stream, pictures, **settings):
 
 
 def hashes(stream):
-    """Hashes of shards and of the containers beside them."""
+    """Hashes of shards and of the containers next to them."""
     return [(record.xxh3_128, (record.media or {}).get("xxh3_128")) for record in records_of(stream)[0]]
 
 
@@ -83,7 +83,7 @@ def test_stopped_anywhere_and_started_again_is_never_stopped(tmp_path, pictures,
 
 
 def test_bytes_of_rows_are_carried_over_once_and_as_long_as_needed(tmp_path):
-    """Each medium in one container, which is there while the last records name it: else a restart would have lost it."""
+    """Each medium in one container, which is there while the last records name it: otherwise a restart would have lost it."""
     members: dict[str, set[str]] = {}
 
     def look(_):
@@ -131,7 +131,7 @@ def test_parts_of_a_split_sample_keep_the_places_of_their_media(tmp_path, pictur
 
 
 def test_a_picture_that_changed_is_refused_by_name(tmp_path, pictures):
-    """In the window of a process, and behind a restart; brought back, the stream is that of one run."""
+    """In the window of a process, and after a restart; brought back, the stream equals one run's."""
     producer(ROWS, tmp_path / "whole", pictures).close()
     append(pictures / "a.jsonl", [row for row in ROWS if not any(isinstance(name, bytes) for name in row["images"])])
     one = producer(pictures, tmp_path / "out", pictures, packs_per_shard=1)
@@ -163,7 +163,7 @@ def test_a_picture_that_changes_while_it_is_taken_is_no_sample(tmp_path, picture
 
 
 def test_recordings_and_transcripts_arrive(tmp_path):
-    """The words wait for their recording; rows of JSON lie beside their picture; at the end one alone is malformed."""
+    """The words wait for their recording; rows of JSON lie next to their picture; at the end one alone is malformed."""
     home, stream = tmp_path / "in", tmp_path / "out"
     home.mkdir()
     (home / "b.wav").write_bytes(picture(1))

@@ -216,7 +216,7 @@ def test_without_a_row_it_waits_or_says_why_there_is_none():
 
 
 def test_a_stream_lies_apart_from_its_source(tmp_path):
-    """In it, also by a link; beside it, or of a source that is no directory, it may lie anywhere."""
+    """In it, also by a link; next to it, or of a source that is not a directory, it may lie anywhere."""
     source, file = tmp_path / "in", tmp_path / "in" / "a.jsonl"
     source.mkdir()
     file.write_text("")

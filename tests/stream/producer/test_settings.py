@@ -48,7 +48,7 @@ def test_what_cannot_be_is_refused(settings, message):
 
 
 def test_an_account_in_one_line():
-    """Reasons without a sample are left out, and no pack is no fill."""
+    """Reasons without a sample are left out, and without packs it has no fill."""
     account = ProducerStatistics(
         samples_read=1200, samples_packed=1100, samples_waiting=90, dropped={"malformed": 10, "oversized": 0},
         packs=2, tokens=15, shards=1, capacity=10,

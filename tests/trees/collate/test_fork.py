@@ -1,4 +1,4 @@
-"""Forks: each branch repeats the last token of its trunk, and nothing else changes for any sample."""
+"""Forks: each branch repeats the last token of its trunk, and all the rest stays for any sample."""
 
 from dataclasses import replace
 

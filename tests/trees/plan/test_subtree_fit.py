@@ -75,7 +75,7 @@ class SlowFragments:
 @given(many_words, st.sampled_from([1, 3]), st.integers(0, 40), st.integers(0, 900), st.sampled_from([0, 3, 6]))
 def test_large_trees_are_cut_from_their_leaves_up(num_budgets, letters, stretch, more, more_squares, cheap):
     """Equal leaves and sizes of all fragments: others would still be right, and fill packs worse. A trunk with many
-    pieces is cut as samples are packed: into fragments of the same sizes, if there is one budget.
+    pieces is cut as samples are packed: into fragments of the same sizes, for one budget.
     """
     samples = sorted(stretched(letters, stretch))
     capacities = (amounts(max(map(len, samples))) + OF_SAMPLE + [more, more_squares])[:num_budgets]

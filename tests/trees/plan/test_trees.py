@@ -167,7 +167,7 @@ def test_a_forest_of_all_sizes_is_the_same_compiled():
 
 @given(words, st.integers(1, 6), st.integers(0, 200), st.integers(0, 30))
 def test_no_budget_is_exceeded(letters, most_samples, more_squares, cut):
-    """Samples, squares of paths, and what is measured: shared once if the table says so, else for each sample; also of
+    """Samples, squares of paths, and what is measured: shared once if the table says so, otherwise for each sample; also of
     samples that were cut, which count as if they were whole.
     """
     samples = stretched(letters)

@@ -139,7 +139,7 @@ def test_the_first_wrong_boundary_is_told(values, detail):
     ],
 )
 def test_numbers_of_samples_change_where_samples_begin(numbers, words):
-    """Recurrent layers read nothing else; the padding may have the number of the last sample."""
+    """Recurrent layers read only these; the padding may have the number of the last sample."""
     finding = found(seq_idx=edges([numbers]))
     if words == "pass":
         assert finding.passed, finding
@@ -166,7 +166,7 @@ LENGTHS = [2, 1, 3]
 
 
 def _setup(seq_idx):
-    """A batch of one row with these numbers of samples, and nothing else that tells boundaries."""
+    """A batch of one row with these numbers of samples, and no other key that tells boundaries."""
     ends = np.cumsum(LENGTHS).tolist()
     places = [SimpleNamespace(row=0, start=end - size, stop=end) for end, size in zip(ends, LENGTHS, strict=True)]
     batch: Any = SimpleNamespace(

@@ -38,7 +38,7 @@ def test_right_positions_pass_in_each_of_their_forms():
 
 
 def test_rows_in_space_are_the_ones_of_each_sample():
-    """A sample that brings three rows has them in the batch, after a row of text positions if there are four."""
+    """A sample that brings three rows has them in the batch, after a row of text positions if it has four."""
     rows = samples()
     space = [[0, 0, 0, 1, 1, 1, 2], [3, 3, 3, 3, 3, 3, 3], along(7)]
     rows[0]["position_ids"] = space
