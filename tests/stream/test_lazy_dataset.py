@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 
 from brimful.base.blobs import open_blob_store  # noqa: E402
 from brimful.errors import (  # noqa: E402
-    CorruptFileError,
     SettingsError,
     ShardExpiredError,
     StateError,
@@ -227,18 +226,6 @@ def test_pickled_with_its_settings(tmp_path):
     dataset = LazyShardedDataset(toy_stream(tmp_path, [2, 2], lanes=2), num_packs=8, beyond="repeat")
     again = pickle.loads(pickle.dumps(dataset))
     assert samples(again) == samples(dataset) == [0, 2, 1, 3] * 2
-
-
-def test_damage_is_refused_or_skipped(tmp_path):
-    """R1: through the data set as through the loader."""
-    stream = toy_stream(tmp_path, [2, 2], lanes=2)
-    (path,) = (tmp_path / "shards").glob("00000001-*")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptFileError, match="00000001-"):
-        list(LazyShardedDataset(stream))
-    dataset = LazyShardedDataset(stream, on_corrupt="skip")
-    assert samples(dataset) == [0, -1, 1, -1]
-    assert dataset.num_skipped == 2
 
 
 def test_acknowledged_steps_let_shards_go(tmp_path):

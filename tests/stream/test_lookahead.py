@@ -366,11 +366,3 @@ def test_bad_samples_change_nothing():
         planner.add(np.array([1]), np.array([3.5]))
     assert planner.state_dict() == before
     assert planner.add(np.array([], dtype=np.int64), np.array([], dtype=np.int32)).as_lists() == []
-
-
-def test_a_stream_of_growing_samples_by_first_fit():
-    """Budget 32, sample i of length i: VeOmni's own test of its dynamic batches."""
-    planner = Lookahead(capacity=32, size=16, max_wait=15, algorithm="first_fit", min_fill=0.0)
-    parts = [planner.add(np.arange(1, 17), np.arange(1, 17)), planner.finish()]
-    packs = [ids for part in parts for ids in part.as_lists()]
-    assert packs == [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [11, 12], [13, 14], [15, 16]]

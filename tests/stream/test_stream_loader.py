@@ -273,6 +273,8 @@ def test_damaged_shards_are_skipped_in_step(tmp_path, logged, kind):
     assert [loader.num_skipped for loader in ranks] == [0, 2, 0, 0]
     ranks[0].ack("run-1")
     # By numbers too, as samplers ask.
+    with pytest.raises(CorruptFileError, match=DAMAGES[kind]):
+        list(LazyShardedDataset(stream, lanes=LANES))
     dataset = LazyShardedDataset(stream, lanes=LANES, assign="lane", on_corrupt="skip")
     assert [ids([pack]) for pack in dataset] == [[0], [-1], [4], [6], [1], [-1], [5], [7]]
     assert dataset.num_skipped == 2

@@ -43,6 +43,20 @@ def append(path: Path, rows: list[Any]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
+def source_of(folder: Path, rows: list[Any]) -> tuple[Path, Path]:
+    """A directory with one growing file of rows, and where its stream goes."""
+    source = folder / "in"
+    source.mkdir(parents=True)
+    append(source / "a.jsonl", rows)
+    return source, folder / "out"
+
+
+def drain(one: PackingProducer) -> None:
+    """Let a producer take all that has come, and write what is due."""
+    while one.step():
+        pass
+
+
 def records_of(stream: Any) -> tuple[list[ShardRecord], EndRecord | None]:
     return StreamLog(open_blob_store(stream)).records()
 

@@ -39,6 +39,10 @@ def test_defaults_follow_from_capacity_and_window():
         ({"packs_per_shard": 0}, "packs_per_shard must be at least 1"),
         ({"lanes": 0}, "lanes must be at least 1"),
         ({"lookahead": 0}, "lookahead must be at least 1"),
+        *(
+            ({"max_age": age}, f"max_age must be a number of seconds above 0 and is {age!r}")
+            for age in (0, -1.0, "3", True)
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):
