@@ -11,33 +11,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from brimful import PlanSettings, open_source, pack_dataset
 from brimful.testing.toys import toy_chat_encoder
-from tests.cli.tools import LENGTHS, run
+from tests.cli.tools import LENGTHS, TEMPLATE, run, save_tokenizer
 
-TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+# 6 packs of 8 samples of 12 tokens and 4 packs of 9 samples of 11: 84 samples in 10 packs, 16 times.
+EIGHT_POINT_FOUR = ([12] * 48 + [11] * 36) * 16
 
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One token a byte, ChatML's special tokens, as ``transformers`` saves it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    directory = tmp_path_factory.mktemp("tokenizer")
-    PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=TEMPLATE,
-    ).save_pretrained(directory)
-    return directory
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"), TEMPLATE)
 
 
 @pytest.fixture
@@ -49,6 +37,12 @@ def chats(tmp_path: Path) -> Path:
             turns = [{"role": "user", "content": f"{number}?"}, {"role": "assistant", "content": answer}]
             file.write(json.dumps({"messages": turns}) + "\n")
     return path
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Path:
+    np.save(tmp_path / "lengths.npy", np.array(EIGHT_POINT_FOUR))
+    return tmp_path / "lengths.npy"
 
 
 @pytest.fixture

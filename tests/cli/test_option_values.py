@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful import pack_dataset
-from tests.cli.bad_input.tools import done, refused, save_tokenizer, write_rows
+from tests.cli.bad_input.tools import done, refused, write_rows
+from tests.cli.tools import save_tokenizer
 
 TEMPLATE = (
     "{% if day %}{{ day }}\n{% endif %}{% if dated %}{{ strftime_now('%d %b %Y') }}\n{% endif %}"

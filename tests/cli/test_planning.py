@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from brimful.plan import Alignment, Plan
+from tests.cli.conftest import EIGHT_POINT_FOUR
 from tests.cli.tools import LENGTHS, one_json, outcome, refused, result_of, run, shown, value
 
 
@@ -156,15 +157,7 @@ def test_plan_takes_the_lengths_of_a_pack_store(home: Path) -> None:
 
 # ── --what-if ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# 6 packs of 8 samples of 12 tokens and 4 packs of 9 samples of 11: 84 samples in 10 packs, 16 times.
-EIGHT_POINT_FOUR = ([12] * 48 + [11] * 36) * 16
 RUN = ("--world-size", 8, "--gradient-accumulation-steps", 4)
-
-
-@pytest.fixture
-def array(tmp_path):
-    np.save(tmp_path / "lengths.npy", np.array(EIGHT_POINT_FOUR))
-    return tmp_path / "lengths.npy"
 
 
 def test_what_if_compares_and_saves_nothing(array, tmp_path):

@@ -1,8 +1,7 @@
 """``brimful verify`` on the command line."""
 
-import contextlib
-import io
 import json
+from functools import partial
 
 import pytest
 
@@ -10,17 +9,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.cli import main  # noqa: E402
+from tests.cli.tools import outcome  # noqa: E402
 from tests.trees.plans import written_trees  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-
-def run(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-        main(["verify", *map(str, arguments)])
-    return ended.value.code, out.getvalue(), err.getvalue()
+run = partial(outcome, "verify")
 
 
 def broken(samples):

@@ -3,19 +3,35 @@
 import contextlib
 import io
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from brimful.cli import main
 
+TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 
-def outcome(*arguments: Any) -> tuple[int, str, str]:
+
+class Outcome(NamedTuple):
     """Exit code, standard output and standard error of a command."""
+
+    code: Any
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The result of a command with --json: its last line."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+def outcome(*arguments: Any) -> Outcome:
+    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
-    return ended.value.code, out.getvalue(), err.getvalue()  # type: ignore[return-value]
+    return Outcome(ended.value.code, out.getvalue(), err.getvalue())
 
 
 def run(*arguments: Any) -> tuple[list[str], list[str]]:
@@ -68,3 +84,21 @@ def one_json(text: str) -> dict[str, Any]:
     assert text.count("\n") == 1
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+def save_tokenizer(directory: Path, template: str | None) -> Path:
+    """One token a byte, ChatML's special tokens, as ``transformers`` saves it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=template,
+    ).save_pretrained(directory)
+    return directory

@@ -8,7 +8,8 @@ import pytest
 from brimful.encode import ChatEncoder
 from brimful.sources import open_source
 from brimful.store import pack_dataset
-from tests.cli.bad_input.tools import CHATS, TEMPLATE, done, save_tokenizer, write_rows
+from tests.cli.bad_input.tools import CHATS, TEMPLATE, done, write_rows
+from tests.cli.tools import save_tokenizer
 
 
 @pytest.fixture(scope="session")

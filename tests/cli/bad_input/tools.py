@@ -6,54 +6,30 @@ A turn costs its role, its content in bytes, and four tokens of markup::
     <|im_start|> r o l e \\n c o n t e n t <|im_end|> \\n
 """
 
-import contextlib
-import io
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytest
-
-from brimful.cli import main
+from tests.cli.tools import TEMPLATE as CHATML
+from tests.cli.tools import Outcome
+from tests.cli.tools import outcome as run
 
 POLICIES = ("error", "drop", "truncate", "truncate_left", "split")
 
-TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-
-class Outcome(NamedTuple):
-    code: Any
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The result of a command with --json: its last line."""
-        return json.loads(self.out.splitlines()[-1])
-
-
-def run(*arguments: Any) -> Outcome:
-    """One command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_info:
-        main([str(argument) for argument in arguments])
-    return Outcome(exit_info.value.code, out.getvalue(), err.getvalue())
+TEMPLATE = CHATML + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 
 def done(*arguments: Any) -> Outcome:
     """A command that must succeed."""
-    outcome = run(*arguments)
-    assert outcome.code == 0, outcome.err
-    return outcome
+    result = run(*arguments)
+    assert result.code == 0, result.err
+    return result
 
 
 def refused(*arguments: Any) -> str:
     """A command that must fail as promised: its one line."""
-    outcome = run(*arguments)
-    return one_line(outcome.code, outcome.err)
+    result = run(*arguments)
+    return one_line(result.code, result.err)
 
 
 def one_line(code: Any, err: str) -> str:
@@ -107,21 +83,3 @@ def flip(path: Path, at: int, bit: int = 1) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= bit
     path.write_bytes(data)
-
-
-def save_tokenizer(directory: Path, template: str | None) -> Path:
-    """One token a byte, ChatML's special tokens, as ``transformers`` saves it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=template,
-    ).save_pretrained(directory)
-    return directory
