@@ -1,4 +1,9 @@
-"""Packed against alone: logits, loss and gradients of a model, towers included."""
+"""Two ways to one result: packed and alone in a model, two makers of features, ranks in processes."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +20,12 @@ def alone_inputs(pack, segment, features):
     begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
     ids, mask = pack.input_ids[begin:end], pack.loss_mask[begin:end]
     media = tuple(item for item in pack.attachments if item.segment == segment)
-    single = assemble_pack([ids], [np.array(mask)], [0], attachments=[[_moved(item, -begin) for item in media]])
+    single = assemble_pack(
+        [ids],
+        [np.array(mask)],
+        [0],
+        attachments=[[replace(item, start=item.start - begin, segment=0) for item in media]],
+    )
     tensor = torch.tensor(ids[None].astype(np.int64))
     inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
     if media:
@@ -32,17 +42,12 @@ def alone_inputs(pack, segment, features):
     return inputs, torch.from_numpy(single.labels)
 
 
-def _moved(item, by):
-    from dataclasses import replace
-
-    return replace(item, start=item.start + by, segment=0)
-
-
-def assert_packed_is_alone(model, packs, collator, features, tower):
+def assert_packed_is_alone(model, packs, collator, features, tower, *, alone_inputs=alone_inputs):
     """Compare all packs with all their samples; return the number of samples.
 
     Args:
         tower: beginning of the names of parameters that must have gradients.
+        alone_inputs: makes the inputs and labels of a segment, from ``features`` or without.
     """
 
     def gradients():
@@ -80,3 +85,31 @@ def assert_packed_is_alone(model, packs, collator, features, tower):
         scale = alone_gradients[name].abs().max().clamp(min=1.0)
         assert (gradient - alone_gradients[name]).abs().max() / scale < LIMIT, name
     return len(alone)
+
+
+def names_of_equal_extras(ours, theirs):
+    """Compare what two sources of features give for a pack, bit for bit; return the names of the arrays."""
+    assert (ours.rope_positions is None) == (theirs.rope_positions is None)
+    if ours.rope_positions is not None:
+        assert np.array_equal(ours.rope_positions, theirs.rope_positions)
+    assert [item.kind for item in ours.attached] == [item.kind for item in theirs.attached]
+    for one, other in zip(ours.attached, theirs.attached, strict=True):
+        assert one.segments.tolist() == other.segments.tolist()
+        assert one.arrays.keys() == other.arrays.keys()
+        for name, array in other.arrays.items():
+            assert (one.arrays[name].dtype, one.arrays[name].shape) == (array.dtype, array.shape)
+            assert one.arrays[name].tobytes() == array.tobytes()
+    return {name for item in ours.attached for name in item.arrays}
+
+
+def run_ranks(module, folder, num_ranks):
+    """Run a test module as a program in a process for each rank, and say what they printed if one fails."""
+    command = [sys.executable, "-W", "ignore", "-m", module, str(folder)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": Path(__file__).parents[2]}
+    ranks = [subprocess.Popen([*command, str(rank)], **options) for rank in range(num_ranks)]
+    try:
+        said = [rank.communicate(timeout=300)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * num_ranks, "\n".join(said)

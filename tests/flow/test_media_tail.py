@@ -7,7 +7,6 @@ without features trains on the embeddings of those.
 import datetime
 import itertools
 import os
-import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -41,6 +40,7 @@ from brimful.serve.worker_loader import WorkerLoader  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from brimful.stream import LazyShardedDataset, PackingProducer, StreamLoader  # noqa: E402
 from brimful.verify.models import tiny_media_model  # noqa: E402
+from tests.flow.parity import run_ranks  # noqa: E402
 
 TOKEN, NUM_TOKENS, LENGTH = 99, 4, 8
 """The placeholder, the number of it in each plain row, and the tokens of a row."""
@@ -351,17 +351,7 @@ def train(rank, ranks, micro_batches):
 @pytest.mark.long
 def test_two_ranks_train_through_the_last_step_as_one_process(tmp_path):
     """Of four packs in a step the last has one: DDP waits for the gradients of the tower on the rank without."""
-    command = [sys.executable, "-W", "ignore", __file__, str(tmp_path)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(said)
+    run_ranks(__name__, tmp_path, RANKS)
     expected = train(0, 1, 2 * RANKS)
     begin = {name: value.detach().numpy() for name, value in new_model().state_dict().items()}
     moved = {name for name in begin if np.abs(expected[name] - begin[name]).max() > 1e-4}

@@ -4,7 +4,6 @@ Runs itself in two processes (gloo, CPU): the lines at the end.
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from brimful.dynamic.token_budget import TokenBudget  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
 from brimful.store.shards import assemble_pack  # noqa: E402
 from brimful.testing.toys import ToyPacks  # noqa: E402
+from tests.flow.parity import run_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of torch
 
@@ -167,17 +167,7 @@ def largest_difference(expected, got):
 def trained(tmp_path_factory):
     """Weights of both ranks for each case, and for the wrong denominator."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-W", "ignore", __file__, str(folder)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    run_ranks(__name__, folder, RANKS)
     return lambda case, rank: dict(np.load(folder / f"{case} {rank}.npz"))
 
 
