@@ -136,15 +136,6 @@ def test_nearly_full_micro_batches_are_found():
     check_step(step, lengths, capacity=9, ranks=2)
 
 
-def test_groups_on_a_rank_and_in_a_micro_batch():
-    lengths = [4, 4, 4, 4, 2, 2, 2, 2]
-    groups = [0, 1, 0, 1, 2, 2, 3, 3]
-    step = plan_step(lengths, capacity=4, dp_world_size=2, groups=groups)
-    check_step(step, lengths, capacity=4, ranks=2, groups=groups)
-    step = plan_step(lengths, capacity=8, dp_world_size=2, groups=groups, groups_share="micro_batch")
-    check_step(step, lengths, capacity=8, ranks=2, groups=groups, groups_share="micro_batch")
-
-
 def test_a_column_of_the_table_is_a_budget():
     table = LengthTable.from_lengths([4, 4, 4, 4], patches=[9, 1, 9, 1])
     step = plan_step(table, capacity=16, dp_world_size=1, budgets={"patches": 10})
