@@ -20,6 +20,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from tests.library import ROOT, Import, Module, modules
 
@@ -89,6 +90,11 @@ def tokens() -> Counter[str]:
     for module in modules():
         count[room_of(module.file)] += sum(1 for _ in tokens_of(module))
     return count
+
+
+def weight_of_tests() -> float:
+    """Return the tokens of all tests, for each token of the library."""
+    return sum(1 for path in Path(__file__).parent.rglob("*.py") for _ in tokens_of(Module(path))) / tokens().total()
 
 
 def files() -> Counter[str]:
@@ -223,6 +229,7 @@ def main() -> None:
         print(
             f"{'core':14}{core:9,}{sum(number[room] for room in CORE):6}\n{'all':14}{count.total():9,}{number.total():6}"
         )
+        print(f"{weight_of_tests():.3f} tokens of tests for each token of the source")
         ends = Counter(room_of(target) for _, target in arrows())
         print(f"{len(arrows())} arrows from the core: {', '.join(f'{end} {n}' for end, n in ends.most_common())}")
         print("lines of the core:", ", ".join(f"{wing} {len(lines_with(wing))}" for wing in WORDS))

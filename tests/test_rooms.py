@@ -18,6 +18,7 @@ from tests.rooms import (
     room_of,
     tokens,
     vague_names,
+    weight_of_tests,
 )
 
 CEILINGS = {
@@ -52,6 +53,9 @@ CEILINGS = {
 MAX_CORE = 152_920
 MAX_ALL = 515_600
 
+MAX_TESTS_PER_SOURCE = 1.51
+"""Tokens of tests for each token of the library. The number only falls."""
+
 NUM_ARROWS = 0
 """Imports from the core into a wing, types included. The number only falls."""
 
@@ -79,6 +83,11 @@ def test_a_room_keeps_its_budget(room):
 def test_the_core_keeps_its_budget():
     assert sum(tokens()[room] for room in CORE) <= MAX_CORE
     assert tokens().total() <= MAX_ALL
+
+
+def test_tests_grow_no_faster_than_the_source():
+    """A test says what it asks once: helpers and tables of its room, or a law in place of its examples."""
+    assert weight_of_tests() <= MAX_TESTS_PER_SOURCE
 
 
 def test_arrows_from_the_core_only_fall():
