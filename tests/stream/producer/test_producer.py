@@ -343,19 +343,6 @@ def test_the_tail_is_divided_over_the_lanes(tmp_path):
     assert len(list(StreamLoader(tmp_path, dp_world_size=4))) == 4
 
 
-def test_age_lets_everything_leave(tmp_path):
-    """Without it a slow source fills no window, and training waits for ever."""
-    (source, stream), clock = source_of(tmp_path, texts([3, 4, 5])), HandClock()
-    one = producer(source, stream, max_age=60, clock=clock, packs_per_shard=1)
-    drain(one)
-    assert shards_of(stream) == []
-    clock.sleep(61)
-    drain(one)
-    assert samples_of(stream) == [0, 2, 1]
-    clock.sleep(1000)
-    assert not one.step()
-
-
 def arriving(tmp_path, lengths, **settings):
     """A directory with one file of texts, its producer with a clock by hand, and the stream."""
     (source, stream), clock = source_of(tmp_path, texts(lengths)), HandClock()
