@@ -14,7 +14,7 @@ from pathlib import Path
 
 from brimful import ChatEncoder, PlanSettings, open_packs, open_source, pack_dataset
 from brimful.cli.demo.toy_model import train_tokenizer
-from brimful.store import check_store
+from brimful.report.store_check import check_store
 
 CHATS = [
     {

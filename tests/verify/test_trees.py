@@ -189,16 +189,16 @@ def test_a_sample_that_a_trie_loses_is_named(models, fault, check, cause):
     assert cause in causes(report)[check], str(report)
 
 
-def test_a_collator_of_trees_that_refuses_tokens_is_not_judged(models):
-    """Samples share tokens, so that no search would find each of them."""
+def test_a_collator_that_reads_tokens_is_found_by_what_it_says(models):
+    """It refuses the markers, so samples are looked for as what its tokens see."""
 
     def collate(samples):
-        if max(max(sample["input_ids"]) for sample in samples) > 22:
+        if max(max(sample["input_ids"]) for sample in samples) > 99:
             raise ValueError("such tokens do not exist")
         return faults.trie_of(samples)
 
     report = verify_packing(models("llama"), collate, rows_that_share(), trees=True, attention="sdpa")
-    assert "where the samples lie is not certain" in report.verdict
+    assert report.ok, str(report)
 
 
 def test_long_trees_are_laid_out_too(models):

@@ -1,4 +1,4 @@
-"""Places of samples in a batch that any collator made, candidates by markers and tokens and not by the
+"""Places of samples in a batch that any collator made, found by markers and tokens and not by the
 collator's claims.
 
 Tokens alone do not always tell: ``a b`` + ``a b`` next to ``a b a b`` can be cut in two ways, a
@@ -23,6 +23,12 @@ from brimful.doctor.batch.claims import per_token
 from brimful.doctor.batch.words import as_array
 from brimful.errors import CollateError
 from brimful.verify.reference_samples import ReferenceSample, ReferenceSamples
+
+_MAX_TRIES = 20_000
+"""Places that one search tries: samples that need more are too much alike for a certain answer."""
+
+_MAX_SEARCHED_SAMPLES = 400
+"""Samples that one search takes: it recurses once for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +198,21 @@ def locate_with_markers(
     rows: Int64Array,
     segments: Sequence[ReferenceSample],
     markers: SampleLayout | None,
-    *,
-    has_trees: bool = False,
+    visible: BoolArray | None = None,
 ) -> SampleLayout:
     """Return the layout that the markers show if the batch agrees with it; else search for the
     tokens.
 
     A collator may look at tokens, and then lay markers out in another way. So the markers are
-    believed if every sample is candidates with its own tokens at its markers' place. If some are
+    believed if every sample is found with its own tokens at its markers' place. If some are
     missing, a complete layout is preferred.
 
     Args:
         rows: ``int64[B, T]``: tokens of the batch.
         segments: of the samples in this batch.
         markers: layout of a batch of markers; None if the collator refuses them.
-        has_trees: samples share tokens, so that no search finds them.
+        visible: ``bool[T, T]``: tokens that each token of a row of trees sees, as the batch says
+            it; None for other rows.
     """
     is_believed = (
         markers is not None
@@ -218,10 +224,9 @@ def locate_with_markers(
     )
     if markers is not None and is_believed and None not in markers.places:
         return markers
-    if has_trees:
-        if markers is not None and is_believed:
-            return markers
-        return SampleLayout((None,) * len(segments), (), np.zeros(rows.shape, dtype=bool), False)
+    if visible is not None:
+        layout = _locate_paths(rows, segments, visible)
+        return markers if markers is not None and is_believed and None in layout.places else layout
     # Segments that differ in labels or positions alone are not interchangeable: the batch treats
     # them differently.
     identities = [
@@ -231,13 +236,32 @@ def locate_with_markers(
     return markers if markers is not None and is_believed and None in layout.places else layout
 
 
+def _locate_paths(
+    rows: Int64Array, segments: Sequence[ReferenceSample], visible: BoolArray
+) -> SampleLayout:
+    """Find each sample as what one token of a row sees."""
+    width = rows.shape[1]
+    paths: dict[bytes, Int64Array] = {}
+    for position in range(width):
+        path = np.flatnonzero(visible[position])
+        paths.setdefault(rows[0, path].tobytes(), path)
+    places: list[Place | None] = []
+    for segment in segments:
+        columns = paths.get(segment.ids.tobytes())
+        place = (
+            None if columns is None else Place(0, int(columns[0]), int(columns[-1]) + 1, columns)
+        )
+        places.append(place)
+    return SampleLayout(tuple(places), (), np.zeros(rows.shape, dtype=bool), len(rows) == 1)
+
+
 def locate(
     rows: Int64Array,
     segment_ids: Sequence[Int64Array],
     identities: Sequence[Hashable] | None = None,
 ) -> SampleLayout:
-    """Search for each segment's tokens in the rows, the longest first, each token claimed once, with
-    one kind of token as the remainder::
+    """Search for each segment's tokens in the rows, each token claimed once, with one kind of token
+    as the remainder::
 
         rows      5 6 7 | 8 9 | 0 0        segments  5 6 7 · 8 9
         places    row 0, 0 to 3 · row 0, 3 to 5      remainder: the two zeros
@@ -249,7 +273,7 @@ def locate(
             by tokens if None.
 
     Returns:
-        Without places if some tokens stand at more or fewer places than they have segments.
+        Without places if there is no such layout.
 
     >>> def describe(layout):
     ...     return [place and (place.start, place.stop) for place in layout.places], layout.certain
@@ -259,27 +283,11 @@ def locate(
     >>> describe(locate(row, [ab, ab, np.tile(ab, 2)]))[1]
     False
     """
-    nowhere = SampleLayout((None,) * len(segment_ids), (), np.zeros(rows.shape, dtype=bool), False)
-    twins: dict[bytes, list[int]] = {}
-    for index, ids in enumerate(segment_ids):
-        twins.setdefault(ids.tobytes(), []).append(index)
-    free = np.ones(rows.shape, dtype=bool)
-    places: list[Place | None] = [None] * len(segment_ids)
-    for equals in sorted(twins.values(), key=lambda equals: -len(segment_ids[equals[0]])):
-        candidates = [
-            place for place in _occurrences(rows, segment_ids[equals[0]]) if free[place.index].all()
-        ]
-        are_equal = identities is None or len({identities[index] for index in equals}) == 1
-        if len(candidates) != len(equals) or not are_equal:
-            return nowhere
-        for index, place in zip(equals, candidates, strict=True):
-            if not free[place.index].all():  # it lies over the one before
-                return nowhere
-            free[place.index] = False
-            places[index] = place
-    if len(np.unique(rows[free])) > 1:
-        return nowhere
-    return SampleLayout(tuple(places), (), np.zeros(rows.shape, dtype=bool), True)
+    if identities is None:
+        identities = [ids.tobytes() for ids in segment_ids]
+    layouts = _complete_layouts(rows, segment_ids, identities)
+    places = layouts[0] if layouts else (None,) * len(segment_ids)
+    return SampleLayout(places, (), np.zeros(rows.shape, dtype=bool), len(layouts) == 1)
 
 
 def _occurrences(rows: Int64Array, ids: Int64Array) -> list[Place]:
@@ -291,6 +299,59 @@ def _occurrences(rows: Int64Array, ids: Int64Array) -> list[Place]:
         Place(row, start, start + len(ids))
         for row, start in np.argwhere((windows == ids).all(axis=-1)).tolist()
     ]
+
+
+def _complete_layouts(
+    rows: Int64Array, segment_ids: Sequence[Int64Array], identities: Sequence[Hashable]
+) -> list[tuple[Place | None, ...]]:
+    """Return up to two layouts of all segments whose remainder is of one kind; two if the search
+    takes too long.
+    """
+    count = len(segment_ids)
+    candidates = [_occurrences(rows, ids) for ids in segment_ids]
+    if count > _MAX_SEARCHED_SAMPLES or not all(candidates):
+        return []
+    # The segment with the fewest candidates decides first, which cuts the tree of tries near its
+    # root.
+    order = sorted(
+        range(count), key=lambda index: (len(candidates[index]), -len(segment_ids[index]), index)
+    )
+    free = np.ones(rows.shape, dtype=bool)
+    places: list[Place | None] = [None] * count
+    placed_twins: dict[Hashable, list[Place]] = {}
+    layouts: list[tuple[Place | None, ...]] = []
+    num_tries = 0
+
+    def place_from(depth: int) -> None:
+        nonlocal num_tries
+        if depth == count:
+            if len(np.unique(rows[free])) <= 1:
+                layouts.append(tuple(places))
+            return
+        index = order[depth]
+        twins = placed_twins.setdefault(identities[index], [])
+        for place in candidates[index]:
+            # Interchangeable segments lie in the order of the batch, so exchanging them is not a
+            # second layout.
+            if twins and (place.row, place.start) < (twins[-1].row, twins[-1].start):
+                continue
+            num_tries += 1
+            if len(layouts) > 1 or num_tries > _MAX_TRIES:
+                return
+            if not free[place.index].all():
+                continue
+            # Undone after the recursion: each try sees the tokens that the segments above it claim,
+            # and no others.
+            free[place.index] = False
+            places[index] = place
+            twins.append(place)
+            place_from(depth + 1)
+            twins.pop()
+            free[place.index] = True
+
+    place_from(0)
+    # A search that was cut short has not ruled out a second layout.
+    return layouts * 2 if num_tries > _MAX_TRIES else layouts
 
 
 class TargetTerms(NamedTuple):

@@ -34,7 +34,7 @@ from brimful.verify.locate import (
 )
 from brimful.verify.media_items import KINDS, shown_media
 from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSample, ReferenceSamples
-from brimful.verify.tree_rows import with_tree_masks
+from brimful.verify.tree_rows import first_visibility, with_tree_masks
 
 _LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch", "loss_weights")
 """Keyword arguments that only the loss needs."""
@@ -134,8 +134,9 @@ class PackingSetup:
         """
         kwargs, ids = self._call_collator(self.samples.copies(change.new_ids))
         has_trees = self.samples.has_trees
+        visible = first_visibility(kwargs, *ids.shape) if has_trees else None
         layout = locate_with_markers(
-            ids, self.samples.changed(change.new_ids), self._markers, has_trees=has_trees
+            ids, self.samples.changed(change.new_ids), self._markers, visible
         )
         batch = CollatedBatch(kwargs, ids, layout, self.samples.segments, has_trees)
         return self._with_other_media(batch, change)

@@ -64,6 +64,15 @@ def claims_of(kwargs: Mapping[str, Any], width: int) -> Iterator[Visibility]:
                 yield Visibility(title, visible, True, kind)
 
 
+def first_visibility(kwargs: Mapping[str, Any], num_rows: int, width: int) -> BoolArray | None:
+    """Return the first of these claims: ``bool[T, T]``; None if a batch has several rows or says
+    nothing, or if its rows are too long.
+    """
+    if num_rows != 1 or width > MAX_PAIRED_TOKENS:
+        return None
+    return next((claim.visible for claim in claims_of(kwargs, width)), None)
+
+
 def _visible_in_runs(kwargs: Mapping[str, Any], width: int) -> BoolArray:
     """Return what variable-length attention shows, causal from the bottom right."""
     keys, q_edges, k_edges = (
