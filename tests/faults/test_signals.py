@@ -43,10 +43,10 @@ from brimful.__main__ import main
 from tests.faults.stalls import solve, stall, stalling
 
 import brimful.cli.option_values as arguments, brimful.cli.jobs as command, brimful.store.packing_job as job
-from brimful.encode.encoder import Engine
+from brimful.encode.encoder import EncoderEngine
 from brimful.testing.toys import toy_chat_encoder
 
-class Libraries(Engine):
+class Libraries(EncoderEngine):
     preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
 
 class Encoder(type(toy_chat_encoder())):
@@ -283,11 +283,11 @@ def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
 SCRIPT = """
 import os, signal, sys
 from brimful import open_source, pack_dataset
-from brimful.encode.encoder import Engine
+from brimful.encode.encoder import EncoderEngine
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.stalls import stall, stalling
 
-class Libraries(Engine):
+class Libraries(EncoderEngine):
     preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
 
 class Encoder(type(toy_chat_encoder())):

@@ -82,7 +82,7 @@ def _reachable(endpoint: str) -> bool:
     from urllib.request import getproxies
 
     if getproxies().get("https") or os.environ.get("ALL_PROXY"):
-        return True  # behind a proxy, a direct connection may be impossible and is not needed
+        return True  # with a proxy, a direct connection may be impossible and is not needed
     address = urlsplit(endpoint)
     port = address.port or (80 if address.scheme == "http" else 443)
     try:

@@ -4,7 +4,7 @@ A Python signal handler runs when the main thread returns to Python, which a sol
 an import delays for seconds or minutes. So a thread waits for the signal. A C call that holds the
 interpreter holds up that thread too: on a busy machine, half a second of loading becomes many. So a
 separate process checks whether the thread has reacted, and kills the program if it has not. Nothing
-is unwound: brimful's files appear complete or not at all, so this end is no different from SIGKILL,
+is unwound: brimful's files appear complete or not at all, so this end does not differ from SIGKILL,
 and the same command continues from there.
 
 Only the command line stops like this. In a caller's process, ``KeyboardInterrupt`` is raised as

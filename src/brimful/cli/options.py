@@ -47,7 +47,7 @@ _OTHER = "Other"
 """Title of the options without a group."""
 
 _MANY = 30
-"""Options of a command from which on ``--help`` shows only those in ``_COMMON``, member in one
+"""Options of a command from which on ``--help`` shows only the ones in ``_COMMON``, member in one
 line.
 """
 

@@ -185,8 +185,8 @@ def facts_from(name: str, data: Mapping[str, Any], lines: Sequence[int] = ()) ->
         _check(f"{name}: default {number}", entry, kinds, "key", "versions")
     facts = []
     for number, entry in enumerate(data.get("fact", ())):
-        place = f"{name}:{lines[number]}" if number < len(lines) else name
-        _check_fact(f"{place}: fact {number + 1}", entry)
+        location = f"{name}:{lines[number]}" if number < len(lines) else name
+        _check_fact(f"{location}: fact {number + 1}", entry)
         entry = {"when": {}, "source": name, "read": data.get("read", ""), **entry}
         entry["read"] = str(entry["read"])
         for key in ("segment_multiple", "row_multiple"):
@@ -206,46 +206,50 @@ def facts_from(name: str, data: Mapping[str, Any], lines: Sequence[int] = ()) ->
     )
 
 
-def _check_fact(place: str, entry: Any) -> None:
+def _check_fact(location: str, entry: Any) -> None:
     """Check the keys, words and patterns of a fact."""
-    _check(place, entry, _FACT_KEYS, "topic", "says")
+    _check(location, entry, _FACT_KEYS, "topic", "says")
     for key, words in (
         ("topic", TOPICS),
         ("judgment", ("wrong", "suspect")),
         ("problem", problems()),
     ):
         if key in entry and entry[key] not in words:
-            raise SettingsError(f"{place}: {key} {entry[key]!r} is not known: {', '.join(words)}")
+            raise SettingsError(
+                f"{location}: {key} {entry[key]!r} is not known: {', '.join(words)}"
+            )
     for name, pattern in entry.get("when", {}).items():
-        _check_pattern(f"{place}: when: {name}", pattern)
+        _check_pattern(f"{location}: when: {name}", pattern)
 
 
-def _check_pattern(place: str, pattern: Any) -> None:
+def _check_pattern(location: str, pattern: Any) -> None:
     """Check a pattern, and all patterns in it."""
     if isinstance(pattern, list):
         for one in pattern:
-            _check_pattern(place, one)
+            _check_pattern(location, one)
     elif isinstance(pattern, dict):
-        _check(place, pattern, _OPERATORS)
-        _check_pattern(place, pattern.get("not"))
+        _check(location, pattern, _OPERATORS)
+        _check_pattern(location, pattern.get("not"))
 
 
-def _check(place: str, entry: Any, kinds: Mapping[str, Any], *required_keys: str) -> None:
+def _check(location: str, entry: Any, kinds: Mapping[str, Any], *required_keys: str) -> None:
     """Check the keys of a table, the types of their values, and a range of versions."""
     if not isinstance(entry, dict):
-        raise SettingsError(f"{place} must be a table, and is {entry!r}")
+        raise SettingsError(f"{location} must be a table, and is {entry!r}")
     for key, value in entry.items():
         if key not in kinds:
-            raise SettingsError(f"{place}: {key!r} is not known: {', '.join(kinds)}")
+            raise SettingsError(f"{location}: {key!r} is not known: {', '.join(kinds)}")
         kind, types = _KINDS[kinds[key]]
         if not isinstance(value, types):
-            raise SettingsError(f"{place}: {key} must be {kind}, and is {value!r}")
+            raise SettingsError(f"{location}: {key} must be {kind}, and is {value!r}")
     for key in required_keys:
         if key not in entry:
-            raise SettingsError(f"{place}: {key} is missing")
+            raise SettingsError(f"{location}: {key} is missing")
     versions = entry.get("versions")
     if versions and not all(map(_RANGE.fullmatch, versions.split(","))):
-        raise SettingsError(f"{place}: versions {versions!r} must be a range such as >=0.22,<1.2")
+        raise SettingsError(
+            f"{location}: versions {versions!r} must be a range such as >=0.22,<1.2"
+        )
 
 
 def version_from(text: str) -> Version | None:
