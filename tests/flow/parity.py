@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +106,12 @@ def names_of_equal_extras(ours, theirs):
 def run_ranks(module, folder, num_ranks):
     """Run a test module as a program in a process for each rank, and say what they printed if one fails."""
     command = [sys.executable, "-W", "ignore", "-m", module, str(folder)]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": Path(__file__).parents[2]}
+    options: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "cwd": Path(__file__).parents[2],
+    }
     ranks = [subprocess.Popen([*command, str(rank)], **options) for rank in range(num_ranks)]
     try:
         said = [rank.communicate(timeout=300)[0] for rank in ranks]

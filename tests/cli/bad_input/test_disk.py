@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.bad_input.tools import done, one_line, refused, run, snapshot, temporary_files
+from tests.cli.bad_input.tools import done, one_line, refused, snapshot, temporary_files
+from tests.cli.tools import outcome as run
 from tests.faults.planted import full_disk
 
 ORDER = ("stream.json", "shards/", "log/000000000000.json", "log/000000000001.json", "summary.json")

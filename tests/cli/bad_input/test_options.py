@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.bad_input.tools import one_line, refused, run, temporary_files
+from tests.cli.bad_input.tools import one_line, refused, temporary_files
+from tests.cli.tools import outcome as run
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from brimful.plan import Plan
-from tests.cli.bad_input.tools import CHATS, chat, done, flip, one_line, refused, run, write_rows
+from tests.cli.bad_input.tools import CHATS, chat, done, flip, one_line, refused, write_rows
+from tests.cli.tools import outcome as run
 
 WHOLE_NPY = io.BytesIO()
 

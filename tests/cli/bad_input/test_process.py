@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.bad_input.tools import CHATS, Outcome, one_line, run, write_rows
+from tests.cli.bad_input.tools import CHATS, one_line, write_rows
+from tests.cli.tools import Outcome
+from tests.cli.tools import outcome as run
 
 
 def test_ctrl_c_says_that_nothing_is_lost(

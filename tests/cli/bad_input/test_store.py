@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.cli.bad_input.tools import CHATS, done, flip, one_line, refused, run, snapshot, write_rows
+from tests.cli.bad_input.tools import CHATS, done, flip, one_line, refused, snapshot, write_rows
+from tests.cli.tools import outcome as run
 
 
 def test_a_directory_that_is_no_pack_store_is_named(tmp_path: Path) -> None:

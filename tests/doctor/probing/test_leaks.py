@@ -7,11 +7,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from brimful.doctor.batch.view import Segment
+from brimful.doctor.batch.view import RowSegment
 from brimful.doctor.probing.exchange import Trial
 from brimful.doctor.probing.leaks import LayerMovement, find_leak, moves_everywhere
 
-SEGMENTS = (Segment(0, 0, 40), Segment(0, 40, 60), Segment(0, 60, 100), Segment(1, 0, 100))
+SEGMENTS = (RowSegment(0, 0, 40), RowSegment(0, 40, 60), RowSegment(0, 60, 100), RowSegment(1, 0, 100))
 BF16, FP32 = torch.bfloat16, torch.float32
 
 

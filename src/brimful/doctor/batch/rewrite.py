@@ -24,7 +24,7 @@ from brimful.doctor.batch.claims import (
     visible_pairs,
 )
 from brimful.doctor.batch.targets import Labeling, labeling_of
-from brimful.doctor.batch.view import BatchView, Segment
+from brimful.doctor.batch.view import BatchView, RowSegment
 from brimful.doctor.batch.words import (
     MEDIA_NAMES,
     BatchWord,
@@ -60,7 +60,7 @@ def next_tokens(
     return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
 
-def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayLike) -> Any:
+def exchanged(batch: Any, view: BatchView, segment: RowSegment, new_ids: npt.ArrayLike) -> Any:
     """Return a copy of a batch with other tokens in one segment.
 
     ::
@@ -118,7 +118,9 @@ def _labels(word: BatchWord, view: BatchView) -> AnyArray | None:
     return labels if labels is not None and labels.ndim == 2 else None
 
 
-def alone(batch: Any, view: BatchView, segments: Sequence[Segment], *, is_cut: bool = False) -> Any:
+def alone(
+    batch: Any, view: BatchView, segments: Sequence[RowSegment], *, is_cut: bool = False
+) -> Any:
     """Return a copy of a batch in which each row holds one segment at its start.
 
     ::
@@ -196,7 +198,7 @@ class _Layout:
     is_cut: bool
 
     @classmethod
-    def of(cls, view: BatchView, segments: Sequence[Segment], *, is_cut: bool) -> "_Layout":
+    def of(cls, view: BatchView, segments: Sequence[RowSegment], *, is_cut: bool) -> "_Layout":
         claim = view.believed
         rows, starts, stops = np.array(segments, dtype=np.int64).T
         # Padding before the segment (rows padded on the left) is a part of its place.

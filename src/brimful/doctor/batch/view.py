@@ -24,14 +24,14 @@ from brimful.doctor.batch.targets import BatchTargets, Labeling
 from brimful.doctor.batch.words import BatchWord, Role, items_of, words_of
 from brimful.errors import CollateError
 
-__all__ = ["BatchView", "Labeling", "Segment", "read_batch"]
+__all__ = ["BatchView", "Labeling", "RowSegment", "read_batch"]
 
 
 _LEAST_TAIL = 2
 """Equal tokens at the end of a row that are padding although no boundary stands before them."""
 
 
-class Segment(NamedTuple):
+class RowSegment(NamedTuple):
     """Tokens of one sample: ``ids[row, start:stop]``."""
 
     row: int
@@ -101,12 +101,12 @@ class BatchView(BatchTargets):
         return _marked_padding(self.words, self.shape, self.row_lengths)
 
     @cached_property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[RowSegment]:
         """Segments of samples, row by row, without padding."""
         width = self.shape[1]
         starts, stops = self.bounds
         return [
-            Segment(start // width, start % width, start % width + stop - start)
+            RowSegment(start // width, start % width, start % width + stop - start)
             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         ]
 
@@ -298,7 +298,7 @@ def read_batch(batch: Any, *, prefix: str = "", facts: RunFacts = NO_FACTS) -> B
 
     >>> view = read_batch({"input_ids": [[5, 6, 7, 8, 9]], "position_ids": [[0, 1, 2, 0, 1]]})
     >>> view.segments, view.evidence
-    ([Segment(row=0, start=0, stop=3), Segment(row=0, start=3, stop=5)], 'position_ids')
+    ([RowSegment(row=0, start=0, stop=3), RowSegment(row=0, start=3, stop=5)], 'position_ids')
     """
     words = words_of(batch, prefix)
     ids_word = _ids_word(batch, words, prefix)

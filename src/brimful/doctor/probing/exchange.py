@@ -20,7 +20,7 @@ import numpy as np
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.doctor.batch.claims import claims_of, is_mask_of_pairs, visible_pairs
 from brimful.doctor.batch.rewrite import next_tokens
-from brimful.doctor.batch.view import BatchView, Segment
+from brimful.doctor.batch.view import BatchView, RowSegment
 from brimful.doctor.batch.words import BatchWord, Role, as_array
 from brimful.doctor.probing.leaks import Reach
 from brimful.doctor.probing.model_facts import media_tokens, tokens_of_config
@@ -55,11 +55,11 @@ class Trial:
     """
 
     shape: tuple[int, int]
-    segments: tuple[Segment, ...]
+    segments: tuple[RowSegment, ...]
     evidence: str = ""
-    exchanged: Segment | None = None
+    exchanged: RowSegment | None = None
     is_padding: bool = False
-    alone: tuple[Segment, ...] | None = None
+    alone: tuple[RowSegment, ...] | None = None
     excused: tuple[int, ...] = ()
     mask: str = ""
     positions_run_on: bool = False
@@ -121,9 +121,9 @@ class Trial:
             **{
                 **values,
                 "shape": tuple(values["shape"]),
-                "segments": tuple(Segment(*item) for item in values["segments"]),
-                "exchanged": None if place is None else Segment(*place),
-                "alone": None if single is None else tuple(Segment(*item) for item in single),
+                "segments": tuple(RowSegment(*item) for item in values["segments"]),
+                "exchanged": None if place is None else RowSegment(*place),
+                "alone": None if single is None else tuple(RowSegment(*item) for item in single),
                 "excused": tuple(values["excused"]),
             }
         )
@@ -171,7 +171,9 @@ def choose_trial(
     return trial, ids
 
 
-def _choose_place(view: BatchView, config: Any) -> tuple[Segment | None, Int64Array | None, bool]:
+def _choose_place(
+    view: BatchView, config: Any
+) -> tuple[RowSegment | None, Int64Array | None, bool]:
     """Return a place, its other tokens, and whether it is padding."""
     packed_rows = sorted((row for row in _by_row(view) if len(row) > 1), key=len, reverse=True)
     begins_elsewhere = _begins_elsewhere(view)
@@ -191,7 +193,7 @@ def _choose_place(view: BatchView, config: Any) -> tuple[Segment | None, Int64Ar
     return places[0], np.resize(tokens, places[0].length), True
 
 
-def _choose_alone(view: BatchView, place: Segment | None) -> tuple[Segment, ...] | None:
+def _choose_alone(view: BatchView, place: RowSegment | None) -> tuple[RowSegment, ...] | None:
     """Choose the last segment of each row that is not the exchanged one; None if a row has none."""
     choice = []
     for row in _by_row(view):
@@ -202,7 +204,7 @@ def _choose_alone(view: BatchView, place: Segment | None) -> tuple[Segment, ...]
     return tuple(choice) if len(choice) == view.shape[0] else None
 
 
-def _by_row(view: BatchView) -> list[list[Segment]]:
+def _by_row(view: BatchView) -> list[list[RowSegment]]:
     """Return the segments of each row that has any."""
     return [list(row) for _, row in groupby(view.segments, key=attrgetter("row"))]
 
@@ -212,20 +214,20 @@ def _has_parts(view: BatchView, firsts: Int64Array, position_start: int) -> bool
     return bool((firsts[begins_row] != position_start).any())
 
 
-def _begins_elsewhere(view: BatchView) -> Callable[[Segment], bool]:
+def _begins_elsewhere(view: BatchView) -> Callable[[RowSegment], bool]:
     """Return whether positions say that a segment begins on another rank (context parallelism)."""
     positions, firsts = view.positions, view.first_positions
     if positions is None or firsts is None:
         return lambda segment: False
 
-    def test(segment: Segment) -> bool:
+    def test(segment: RowSegment) -> bool:
         numbers = positions[segment.row, segment.start : segment.stop]
         return bool(numbers[0] != firsts.min() or (np.diff(numbers) < 0).any())
 
     return test
 
 
-def _other_tokens(view: BatchView, segment: Segment, config: Any) -> Int64Array | None:
+def _other_tokens(view: BatchView, segment: RowSegment, config: Any) -> Int64Array | None:
     """Replace each token by another one of the batch; special tokens and marks stay."""
     row, start, stop = segment
     flat, (starts, stops) = view.ids.reshape(-1), view.bounds
@@ -247,17 +249,17 @@ def _other_tokens(view: BatchView, segment: Segment, config: Any) -> Int64Array 
     return None
 
 
-def _padding_places(view: BatchView) -> list[Segment]:
+def _padding_places(view: BatchView) -> list[RowSegment]:
     """Return the longest run of padding of each row that has any, the longest first."""
     places = []
     for row, mask in enumerate(view.padding):
         edges = np.flatnonzero(np.diff(np.r_[False, mask, False]))
-        runs = [Segment(row, *pair) for pair in edges.reshape(-1, 2).tolist()]
+        runs = [RowSegment(row, *pair) for pair in edges.reshape(-1, 2).tolist()]
         places += sorted(runs, key=lambda run: run.length)[-1:]
     return sorted(places, key=lambda place: -place.length)
 
 
-def _sees(view: BatchView, place: Segment) -> BoolArray:
+def _sees(view: BatchView, place: RowSegment) -> BoolArray:
     """Mark the tokens that a mask of the batch itself lets see a place: ``bool[T]``."""
     for word in view.words_with(Role.MASK):
         if (visible := visible_pairs(word, view.shape)) is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils._pytree import tree_leaves
 
 from brimful.base.wording import counted
-from brimful.doctor.batch.view import Segment
+from brimful.doctor.batch.view import RowSegment
 from brimful.doctor.batch.words import Role, role_of
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.forwards import Measurements, size_of
@@ -330,7 +330,7 @@ def shown(
     return Finding(topic, judgment, detail, Evidence.SHOWN, problem, change)
 
 
-def _place(segment: Segment) -> str:
+def _place(segment: RowSegment) -> str:
     """Return the place of a segment: ``row 0, 12 to 20``."""
     return f"row {segment.row}, {segment.start:,} to {segment.stop:,}"
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, exchanged
-from brimful.doctor.batch.view import BatchView, Labeling, Segment, read_batch
+from brimful.doctor.batch.view import BatchView, Labeling, RowSegment, read_batch
 from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.exchange import Trial
@@ -98,7 +98,7 @@ class _Input(NamedTuple):
     batch: Mapping[str, Any] | None
     grid: TokenGrid
     rows: tuple[int, ...]
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[RowSegment, ...] = ()
 
 
 class _Result(NamedTuple):
@@ -155,7 +155,7 @@ class Forwards:
                     self._add_singles(batch, view, trial.alone)
 
     def _add_singles(
-        self, batch: Mapping[str, Any], view: BatchView, segments: tuple[Segment, ...]
+        self, batch: Mapping[str, Any], view: BatchView, segments: tuple[RowSegment, ...]
     ) -> None:
         """Make batches of samples alone: one in each row, and the last of those in rows whose hidden
         states are kept by itself, unless ranks, schedules or compiled parts may count on the length

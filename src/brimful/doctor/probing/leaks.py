@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from brimful.base.typing import BoolArray, Float32Array
-from brimful.doctor.batch.view import Segment
+from brimful.doctor.batch.view import RowSegment
 from brimful.doctor.probing.model_facts import parity_limit_of
 from brimful.doctor.probing.modes import LOW_PRECISIONS
 
@@ -48,7 +48,7 @@ class Reach(NamedTuple):
     own: BoolArray
     exposed: BoolArray
     protected: BoolArray
-    segments: tuple[Segment, ...]
+    segments: tuple[RowSegment, ...]
     rows: tuple[int, ...]
 
 
@@ -77,7 +77,7 @@ class LayerLeak(NamedTuple):
 
     layer: int
     name: str
-    segment: Segment
+    segment: RowSegment
     moved: int
     size: float
 
