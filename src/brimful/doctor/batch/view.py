@@ -137,7 +137,7 @@ class BatchView(BatchTargets):
 
     @property
     def evidence(self) -> str:
-        """BatchWord that tells where samples begin in a row; empty if nothing does.
+        """Word that tells where samples begin in a row; empty if nothing does.
 
         Positions that run through each row tell nothing.
         """

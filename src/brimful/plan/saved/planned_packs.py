@@ -233,7 +233,7 @@ class PlannedPacks:
 
         Returns:
             ``float64[num_packs]`` without a table; ``float64[num_packs, num_parts]`` with one, a
-            column for each of ``model.parts``: schedules then balance the towers too.
+            column for each of ``model.components``: schedules then balance the towers too.
 
         Raises:
             SettingsError: the model has a tower, and the table has media but not the column that

@@ -189,7 +189,7 @@ def pack_component_costs(
         depths: see ``pack_squares``.
 
     Returns:
-        ``float64[num_packs, num_components]``, a column for each of ``model.parts``. The sum of a row is
+        ``float64[num_packs, num_components]``, a column for each of ``model.components``. The sum of a row is
         ``pack_costs``, except for rounding.
 
     Raises:

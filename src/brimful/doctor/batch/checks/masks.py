@@ -19,10 +19,10 @@ padding, and then do not look at positions.
 """
 
 _OWN_ATTENTION = "linear_attn_cu_seq_lens_q"
-"""BatchWord of VeOmni, whose own attention reads boundaries and no mask. Its sdpa does not."""
+"""Word of VeOmni, whose own attention reads boundaries and no mask. Its sdpa does not."""
 
 _OF_STATES = "seq_idx"
-"""BatchWord for layers with a state, which attention does not read."""
+"""Word for layers with a state, which attention does not read."""
 
 
 def check_flat_mask(view: BatchView) -> Iterator[Finding]:
