@@ -374,10 +374,10 @@ def _with_value(container: Any, path: Path, value: Any) -> Any:
         return value
     key, inner_path = path[0], path[1:]
     if isinstance(container, list) and isinstance(key, str):
-        # One mapping for each row.
+        # One mapping for each row; a copy that is cut has fewer rows.
         return [
             _with_value(item, path, item_value)
-            for item, item_value in zip(container, value, strict=True)
+            for item, item_value in zip(container, value, strict=False)
         ]
     if isinstance(key, int):
         items = list(container)
