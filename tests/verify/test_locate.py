@@ -10,8 +10,8 @@ from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
+from brimful.verify.collated_batch import CollatedBatch  # noqa: E402
 from brimful.verify.locate import (  # noqa: E402
-    CollatedBatch,
     Place,
     SampleLayout,
     _place_media,

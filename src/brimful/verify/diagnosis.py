@@ -31,7 +31,7 @@ from brimful.verify.checks.boundaries import check_boundaries
 from brimful.verify.checks.isolation import Leak, measure_leaks, movement_in_rows
 from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.checks.positions import check_positions, position_rows
-from brimful.verify.locate import CollatedBatch
+from brimful.verify.collated_batch import CollatedBatch
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import CheckResult, Diagnosis, joined
 

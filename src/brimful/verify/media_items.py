@@ -7,7 +7,7 @@ import numpy as np
 
 from brimful.base.typing import AnyArray
 from brimful.media import MediaKind
-from brimful.verify.locate import CollatedBatch
+from brimful.verify.collated_batch import CollatedBatch
 from brimful.verify.reference_samples import ReferenceSample
 
 

@@ -23,15 +23,9 @@ from brimful.doctor.probing.model_facts import (
 from brimful.doctor.probing.modes import seeded
 from brimful.errors import CollateError, SettingsError
 from brimful.media import MediaKind
+from brimful.verify.collated_batch import CollatedBatch, as_rows
 from brimful.verify.implementations import without_runs
-from brimful.verify.locate import (
-    CollatedBatch,
-    Place,
-    SampleLayout,
-    as_rows,
-    lay_out_markers,
-    locate_with_markers,
-)
+from brimful.verify.locate import Place, SampleLayout, lay_out_markers, locate_with_markers
 from brimful.verify.media_items import KINDS, shown_media
 from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSample, ReferenceSamples
 from brimful.verify.tree_rows import first_visibility, with_tree_masks

@@ -19,8 +19,8 @@ from brimful.doctor.batch.words import as_array
 from brimful.doctor.probing.modes import switchable_module
 from brimful.errors import SettingsError
 from brimful.trees.attention import TREE_ATTENTION, masks_of
+from brimful.verify.collated_batch import CollatedBatch, as_integers
 from brimful.verify.implementations import NotSupported
-from brimful.verify.locate import CollatedBatch, as_integers
 
 MAX_PAIRED_TOKENS = 4096
 """Tokens of a row whose pairs are compared."""

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
 from brimful.verify.checks.media import check_media  # noqa: E402
-from brimful.verify.locate import CollatedBatch, Place, SampleLayout  # noqa: E402
+from brimful.verify.collated_batch import CollatedBatch  # noqa: E402
+from brimful.verify.locate import Place, SampleLayout  # noqa: E402
 from brimful.verify.reference_samples import ReferenceSample  # noqa: E402
 
 GRIDS = ([[1, 2, 2]], [], [[1, 2, 3], [1, 3, 2]])

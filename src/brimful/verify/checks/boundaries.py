@@ -8,7 +8,7 @@ from brimful.base.wording import counted
 from brimful.doctor.batch.claims import counts_real_tokens
 from brimful.doctor.batch.words import Role, words_of
 from brimful.verify.checks.seen_tokens import check_seen_tokens
-from brimful.verify.locate import as_integers
+from brimful.verify.collated_batch import as_integers
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import CheckResult, failed, passed
 

@@ -31,7 +31,7 @@ import torch
 from brimful.base.typing import Int64Array
 from brimful.doctor.probing.model_facts import media_tokens, parity_limit_of
 from brimful.doctor.probing.modes import LOW_PRECISIONS, experiment, in_float32
-from brimful.verify.locate import CollatedBatch
+from brimful.verify.collated_batch import CollatedBatch
 from brimful.verify.media_items import KINDS, media_of
 from brimful.verify.reference_samples import UNCHANGED, Change
 from brimful.verify.setup import PackingSetup, difference

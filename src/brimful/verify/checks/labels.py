@@ -10,7 +10,7 @@ import numpy as np
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.verify.checks.branch_targets import check_branch_targets
 from brimful.verify.checks.positions import position_rows
-from brimful.verify.locate import CollatedBatch
+from brimful.verify.collated_batch import CollatedBatch
 from brimful.verify.reference_samples import fields_of
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import CheckResult, failed, not_supported, passed

@@ -20,7 +20,7 @@ import torch
 
 from brimful.base.typing import IGNORE_INDEX, Int64Array
 from brimful.doctor.probing.modes import experiment
-from brimful.verify.locate import CollatedBatch, as_rows
+from brimful.verify.collated_batch import CollatedBatch, as_rows
 from brimful.verify.setup import (
     ModelOutput,
     PackingSetup,

@@ -16,7 +16,7 @@ from brimful.verify.checks.loss_sums import (
     loss_difference,
     other_labels,
 )
-from brimful.verify.locate import CollatedBatch
+from brimful.verify.collated_batch import CollatedBatch
 from brimful.verify.setup import (
     PackingSetup,
     PerSampleReference,
