@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,3 +127,12 @@ def work_of(call: Callable[[], Any], package: str, *compiled: str) -> int:
     finally:
         sys.settrace(before)
     return count
+
+
+def is_freed_with_its_user(make: Callable[[], Any]) -> bool:
+    """Return true if what a call makes is freed when nothing refers to it, and not at a collection."""
+    gc.disable()
+    try:
+        return weakref.ref(make())() is None
+    finally:
+        gc.enable()

@@ -1,11 +1,10 @@
 """The core asks for the wing when it needs it, and not before."""
 
-import gc
 import subprocess
 import sys
-import weakref
 
 from brimful.encode.tokenizer import Tokenizer
+from tests.library import is_freed_with_its_user
 
 SCRIPT = """
 import sys
@@ -43,12 +42,10 @@ def test_a_job_imports_the_part_of_the_wing_that_it_uses(small_qwen):
 
 def test_a_tokenizer_is_freed_with_its_last_user(small_qwen):
     """A collection knows nothing of the megabytes that a tokenizer has outside of Python."""
-    tokenizer = Tokenizer(str(small_qwen))
-    assert tokenizer.is_fast
-    gc.disable()
-    try:
-        user = weakref.ref(tokenizer)
-        del tokenizer
-        assert user() is None
-    finally:
-        gc.enable()
+
+    def tokenizer():
+        made = Tokenizer(str(small_qwen))
+        assert made.is_fast
+        return made
+
+    assert is_freed_with_its_user(tokenizer)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import threading
 import time
-import weakref
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from brimful.integrations.export import export_packs
 from brimful.stream import LazyShardedDataset, PackingProducer
 from brimful.stream.chunks import FollowedChunks, holds_chunks
 from brimful.testing.toys import toy_stream
+from tests.library import is_freed_with_its_user
 from tests.stream.producer.streams import append, samples_of
 
 PACK = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "position_ids": [0, 1, 0], "lengths": [2, 1], "pack_length": 3}
@@ -49,16 +48,14 @@ def test_chunks_are_freed_with_their_last_user(tmp_path):
     """Each maps the index of its lines: held until a collection, they would add up in a training that opens them again."""
     chunk(tmp_path, 0, [PACK])
     chunk(tmp_path, 1, [PACK])
-    chunks = FollowedChunks(tmp_path)
-    chunks.look()
-    chunks.row(chunks.shards[0], 0)
-    gc.disable()
-    try:
-        user = weakref.ref(chunks)
-        del chunks
-        assert user() is None
-    finally:
-        gc.enable()
+
+    def chunks():
+        followed = FollowedChunks(tmp_path)
+        followed.look()
+        followed.row(followed.shards[0], 0)
+        return followed
+
+    assert is_freed_with_its_user(chunks)
 
 
 def test_lanes_own_chunks_in_turn(tmp_path):

@@ -2,8 +2,8 @@
 
 ::
 
-    in    settings of a plan on each rank; tasks; the URL of a store
-    out   SharedPlan; results of the tasks; BlobStore, BlobCopies
+    in    settings of a plan on each rank; kept lengths; tasks; the URL of a store
+    out   SharedPlan; LengthCache, its lengths; results of the tasks; BlobStore, BlobCopies
     seam  base.wings: ENGINES, REMOTE_STORE, REMOTE_FILES, BLOB_COPIES
 """
 

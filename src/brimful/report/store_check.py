@@ -41,8 +41,8 @@ def check_store(
     """Read every byte of a store and check it.
 
     Hashes, row checksums and running sums are compared with the log, and every segment with the
-    plan, if given. Packs whose samples share must be in canonical form, with every sample once. Referenced
-    files are compared with the packed fingerprints.
+    plan, if given. Packs whose samples share must be in canonical form, with every sample once.
+    Referenced files are compared with the packed fingerprints.
 
     Args:
         directory: of the packs.
@@ -53,6 +53,14 @@ def check_store(
     Raises:
         CorruptFileError: names the file and row.
         UnfinishedStoreError: the end record is missing.
+
+    >>> import tempfile
+    >>> from brimful import pack_dataset
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> chats, packs = [{"prompt": "1+1?", "completion": "2"}], tempfile.mkdtemp() + "/packs"
+    >>> summary = pack_dataset(chats, toy_chat_encoder(), packs, capacity=64)
+    >>> check_store(packs, plan=summary.plan)
+    StoreCheck(shards=1, packs=1, tokens=22, samples=1, media=0)
     """
     progress = progress or Progress()
     store = open_blob_store(directory)

@@ -333,8 +333,8 @@ def _version(facts: TrainerFacts, version: str | None) -> tuple[str, str]:
 
 
 def _line(topic: str, matches: list[Fact], open_facts: list[Fact], run: RunSettings) -> Line | None:
-    """Return the line of a topic: what the first fact says, and what is computed; None where nobody
-    asks, and no fact says anything.
+    """Return the line of a topic: what the first fact says, and what is computed; None if no
+    fact says anything, and the topic needs no line.
     """
     fact = next(
         (

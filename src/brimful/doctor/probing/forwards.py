@@ -157,8 +157,8 @@ class Forwards:
     def _add_singles(
         self, batch: Mapping[str, Any], view: BatchView, segments: tuple[RowSegment, ...]
     ) -> None:
-        """Make batches of samples alone: one in each row, and the last of those in rows whose hidden
-        states are kept by itself, unless ranks, schedules or compiled parts may count on the length
+        """Make batches of samples alone: one in each row; and the one that begins last in the rows
+        whose hidden states are kept, in a row of its own length, unless ranks, schedules or compiled parts may count on the length
         of the row.
         """
         in_rows = alone(batch, view, segments)

@@ -50,7 +50,7 @@ def balance_steps_of_components(
 
     Args:
         order: see ``balance_steps``.
-        weights: ``int64[num_packs, num_components]``, from ``quantise_parts``.
+        weights: ``int64[num_packs, num_components]``, from ``quantize``.
         step_shape, window_steps, stream: see ``balance_steps``.
 
     Returns:
